@@ -1,0 +1,1 @@
+"""AISBench: its config, its process, its results."""

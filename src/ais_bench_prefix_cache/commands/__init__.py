@@ -1,0 +1,1 @@
+"""One module per subcommand: arguments, a call of the core, output. Nothing else."""

@@ -1,0 +1,1 @@
+"""Tokenizer, corpus and the token-exact assembly of prompts."""

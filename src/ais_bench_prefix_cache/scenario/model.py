@@ -1,0 +1,248 @@
+"""The Scenario after loading: every default filled in, every path absolute, every cross-field rule checked.
+
+Lengths are tokens, paths are absolute, rates are fractions of 1. Instances are frozen; build them with
+:func:`ais_bench_prefix_cache.scenario.loading.load_scenario`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Union
+
+CacheMode = Literal["cold", "warmup"]
+OrderStrategy = Literal["sequential", "within_group_shuffle", "interleave", "global_shuffle", "input_len_asc"]
+
+
+@dataclass(frozen=True)
+class FixedLength:
+    value: int
+
+
+@dataclass(frozen=True)
+class ExplicitLengths:
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LengthRange:
+    min: int
+    max: int
+    count: int
+
+
+@dataclass(frozen=True)
+class RangeLengths:
+    ranges: tuple[LengthRange, ...]
+
+
+@dataclass(frozen=True)
+class UniformLength:
+    min: int
+    max: int
+
+
+@dataclass(frozen=True)
+class TruncatedNormalLength:
+    """``mean`` and ``std`` are already filled in: the middle of the interval and a sixth of its width (at least 1)."""
+
+    min: int
+    max: int
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True)
+class CsvLengths:
+    """Lengths of a CSV file, read while the Scenario was loaded."""
+
+    path: Path
+    values: tuple[int, ...]
+
+
+LengthSpec = Union[FixedLength, ExplicitLengths, RangeLengths, UniformLength, TruncatedNormalLength, CsvLengths]
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    run_id: str
+    random_seed: int
+    output_dir: Path
+    overwrite: bool
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """``path`` is an absolute directory where one exists, otherwise the model name as the user wrote it."""
+
+    path: str
+    block_size: int
+    revision: str | None
+    trust_remote_code: bool
+
+
+@dataclass(frozen=True)
+class CorpusSelection:
+    """``mixed`` takes ``indices`` first, then ``question_sha256``; ``random`` uses neither."""
+
+    mode: Literal["random", "indices", "question_sha256", "mixed"]
+    indices: tuple[int, ...] = ()
+    question_sha256: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    path: Path
+    field: str
+    selection: CorpusSelection
+
+
+@dataclass(frozen=True)
+class RequestsConfig:
+    count: int
+    input_length: LengthSpec
+    output_length: LengthSpec
+
+
+@dataclass(frozen=True)
+class GroupAssignment:
+    mode: Literal["uniform", "zipf", "weights"]
+    exponent: float = 1.0
+    weights: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class GroupOverride:
+    input_length: LengthSpec | None = None
+    output_length: LengthSpec | None = None
+    corpus_selection: CorpusSelection | None = None
+
+
+@dataclass(frozen=True)
+class GroupsConfig:
+    """``overrides`` is keyed by the group's number (``group-3`` is 3)."""
+
+    count: int
+    assignment: GroupAssignment
+    overrides: Mapping[int, GroupOverride] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PrefixCacheConfig:
+    """``minimum_non_shared_length`` is filled in: at least ``seed_blocks * block_size`` tokens."""
+
+    mode: CacheMode
+    target_hit_rate: float
+    seed_blocks: int
+    minimum_non_shared_length: int
+    groups: GroupsConfig
+    order: OrderStrategy
+
+
+@dataclass(frozen=True)
+class ServiceConfig:
+    """URLs are tuples: one entry for one entry point, or one per data-parallel rank (ours).
+
+    ``engine_label_map`` maps the server's engine label to our ``dp_rank``. ``api_key`` is a secret: it is
+    kept out of ``repr`` and never written anywhere.
+    """
+
+    inference_urls: tuple[str, ...]
+    metrics_urls: tuple[str, ...]
+    reset_urls: tuple[str, ...]
+    model: str
+    dp_size: int
+    assume_empty_cache: bool
+    engine_label_map: Mapping[str, int]
+    timeout_seconds: float
+    poll_interval_seconds: float
+    api_key: str = field(default="", repr=False)
+    engine: Literal["auto", "vllm", "sglang"] = "auto"
+    hybrid_warmup: bool = False
+    kv_cache_blocks: int | None = None
+
+
+@dataclass(frozen=True)
+class ValidationConfig:
+    """Percentage points."""
+
+    target_warning_pp: float
+    actual_warning_pp: float
+
+
+@dataclass(frozen=True)
+class AisbenchDatasetConfig:
+    abbr: str | None
+    input_columns: tuple[str, ...]
+    output_column: str
+    prompt_template: str
+    pred_role: str
+
+
+@dataclass(frozen=True)
+class AisbenchModelConfig:
+    abbr: str | None
+    attr: str
+    stream: bool
+    max_out_len: int
+    retry: int
+    batch_size: int
+    generation_kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class AisbenchConfig:
+    """``config`` is None for the built-in template."""
+
+    config: Path | None
+    work_dir: Path
+    extra_args: Mapping[str, Any]
+    dataset: AisbenchDatasetConfig
+    model: AisbenchModelConfig
+
+
+@dataclass(frozen=True)
+class MultimodalConfig:
+    mmmu_parquet_dir: Path | None
+    scenarios: tuple[Literal["single_1080p", "multi_720p_5"], ...]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A loaded Scenario.
+
+    ``path`` is the file it came from, ``sha256`` the digest of that file's bytes. ``effective`` is the
+    JSON-ready configuration with every default filled in and every path resolved; in it
+    ``service.api_key`` is replaced by ``service.api_key_configured``.
+    """
+
+    path: Path
+    sha256: str
+    schema_version: str
+    run: RunConfig
+    tokenizer: TokenizerConfig
+    corpus: CorpusConfig
+    requests: RequestsConfig
+    output_key: Literal["max_tokens", "output_tokens"] | None
+    prefix_cache: PrefixCacheConfig
+    service: ServiceConfig
+    validation: ValidationConfig
+    aisbench: AisbenchConfig
+    multimodal: MultimodalConfig | None
+    effective: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a cache block."""
+        return self.tokenizer.block_size
+
+    @property
+    def seed_tokens(self) -> int:
+        """Tokens of each request's unique seed."""
+        return self.prefix_cache.seed_blocks * self.tokenizer.block_size
+
+
+def group_name(group: int) -> str:
+    """The public id of a group: ``group-0`` …"""
+    return f"group-{group}"

@@ -1,0 +1,1 @@
+"""The embedded server: HTTP around kvcache, for demos and tests."""

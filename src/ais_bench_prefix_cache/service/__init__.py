@@ -1,0 +1,1 @@
+"""The HTTP client of the inference service: preflight, probe, reset, warm-up, scrape."""
