@@ -124,11 +124,12 @@ def real_vllm(
     """A ready server on a free loopback port; stopped by its own process group."""
     port = free_port()
     command = [
-        str(vllm_python()), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model),
-        "--served-model-name", SERVED_MODEL, "--host", "127.0.0.1", "--port", str(port), "--block-size", str(block_size),
-        "--max-model-len", "8192", "--enable-prompt-tokens-details", "--enforce-eager", "--load-format", "dummy",
-        "--data-parallel-size", str(engines), *options,
-    ]  # fmt: skip
+        *(str(vllm_python()), "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(model), "--served-model-name", SERVED_MODEL, "--load-format", "dummy", "--enforce-eager"),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--block-size", str(block_size), "--max-model-len", "8192", "--enable-prompt-tokens-details"),
+        *("--data-parallel-size", str(engines), *options),
+    ]
     environment = os.environ | {
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
