@@ -146,7 +146,7 @@ def judge(command_line: Callable[..., subprocess.CompletedProcess[str]], tmp_pat
         command_line("validate", "--manifest", prepared["manifest"], "--deep", cwd=tmp_path)
         finished = command_line("run", "--scenario", scenario, cwd=tmp_path, timeout=600)
         planned: dict[int | None, tuple[int, int]] = {}
-        with open(prepared["full"], encoding="utf-8") as rows:
+        with Path(prepared["full"]).open(encoding="utf-8") as rows:
             for row in map(json.loads, rows):
                 queries, hits = planned.get(row["dp_rank"], (0, 0))
                 planned[row["dp_rank"]] = (

@@ -1,8 +1,8 @@
 """The promise, judged by a real vLLM: planned queries and hits equal the counted ones, as integers, per rank.
 
-Each case goes through the real command line and the real AISBench. The cases are chosen so that every value of every dimension
-(mode, target, order, ranks, groups, lengths, batch size, streaming) meets a real server, and the pairs that
-interact (mode × order, mode × batch size, mode × lengths) all do.
+Each case goes through the real command line and the real AISBench. The cases are chosen so that every value of every
+dimension (mode, target, order, ranks, groups, lengths, batch size, streaming) meets a real server, and the pairs
+that interact (mode × order, mode × batch size, mode × lengths) all do.
 """
 
 from __future__ import annotations
