@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 
-from ais_bench_prefix_cache.scenario.findings import FieldPath, Findings, nearest, quoted
+from ais_bench_prefix_cache.scenario.findings import SECRET_FIELD, FieldPath, Findings, nearest, quoted
 from ais_bench_prefix_cache.scenario.schema import (
     Schema,
     branches_by_mode,
@@ -51,7 +51,9 @@ def report_schema_problems(
     already = {path for path, _ in findings}
     for error in validator.iter_errors(document):
         path = (*section, *error.absolute_path)
-        sentence = None if path in already else _SENTENCES[error.validator](error)
+        if path in already:
+            continue
+        sentence = _SECRET_SENTENCE if path == SECRET_FIELD else _SENTENCES[error.validator](error)
         if sentence:
             findings.report(path, sentence.code, sentence.message, allowed=sentence.allowed, hint=sentence.hint)
 
@@ -190,7 +192,7 @@ def _wrong_text(error: Any) -> _Sentence:
 
 
 def _wrong_key(error: Any) -> _Sentence:
-    return _Sentence("WRONG_KEY", "an argument's name begins with -", hint=f'write "--{error.path[-1]}"')
+    return _Sentence("WRONG_KEY", "an argument's name begins with -", hint=f"write {quoted(f'--{error.path[-1]}')}")
 
 
 def _unknown_key(error: Any) -> _Sentence:
@@ -243,6 +245,7 @@ def _more_items(error: Any) -> _Sentence:
     return _Sentence("MORE_PROBLEMS", f"{error.validator_value} more entries of this list are wrong")
 
 
+_SECRET_SENTENCE = _Sentence("WRONG_TYPE", "the key is not a string", "a string")
 _SENTENCES: Mapping[Any, Callable[[Any], _Sentence | None]] = {
     "type": _wrong_type,
     "enum": _not_allowed,
