@@ -82,7 +82,8 @@ def check_groups(fields: CheckedFields) -> None:
     groups: FieldPath = ("prefix_cache", "groups")
     count = fields.get(*groups, "count")
     path: FieldPath = (*groups, "assignment", "weights")
-    weights = fields.get(*path)
+    # The whole rule must be sound: with an unknown mode the schema says nothing about the weights.
+    weights = (fields.get(*groups, "assignment") or {}).get("weights")
     if weights is not None:
         if count is not None and len(weights) != count:
             fields.findings.report(

@@ -94,20 +94,31 @@ def _tagged_union(validator: Any, _: Any, value: Any, schema: Schema) -> Iterato
 def _items(validator: Any, items: Schema, value: Any, schema: Schema) -> Iterator[ValidationError]:
     if not isinstance(value, list):
         return
-    rule = resolved(items)
-    suspects: Iterable[int] = range(len(value))
-    if set(rule) <= _PLAIN_ITEM_KEYWORDS and rule.get("type") in ("integer", "number"):
-        types = (int,) if rule["type"] == "integer" else (int, float)
-        low, high = rule["minimum"], rule["maximum"]
-        suspects = (n for n, item in enumerate(value) if type(item) not in types or not low <= item <= high)
     wrong_items = 0
-    for n in suspects:
-        errors = list(validator.descend(value[n], items, path=n))
-        wrong_items += bool(errors)
-        if wrong_items <= MOST_PROBLEMS_PER_LIST:
-            yield from errors
+    for n in _suspects(value, resolved(items)):
+        if wrong_items < MOST_PROBLEMS_PER_LIST or not _is_plain(resolved(items)):
+            errors = list(validator.descend(value[n], items, path=n))
+            wrong_items += bool(errors)
+            if wrong_items <= MOST_PROBLEMS_PER_LIST:
+                yield from errors
+        else:
+            wrong_items += 1
     if wrong_items > MOST_PROBLEMS_PER_LIST:
         yield ValidationError("", validator="moreItems", validator_value=wrong_items - MOST_PROBLEMS_PER_LIST)
+
+
+def _is_plain(rule: Schema) -> bool:
+    """Whether a rule is nothing but a number between two bounds."""
+    return set(rule) == _PLAIN_ITEM_KEYWORDS and rule["type"] in ("integer", "number")
+
+
+def _suspects(value: list[Any], rule: Schema) -> Iterable[int]:
+    """The positions worth a validator: for plain numbers only the wrong ones, otherwise all."""
+    if not _is_plain(rule):
+        return range(len(value))
+    types = (int,) if rule["type"] == "integer" else (int, float)
+    low, high = rule["minimum"], rule["maximum"]
+    return (n for n, item in enumerate(value) if type(item) not in types or not low <= item <= high)
 
 
 def _no_unknown_keys(validator: Any, rule: Any, value: Any, schema: Schema) -> Iterator[ValidationError]:
