@@ -1,21 +1,23 @@
 """JSON documents (manifest, analysis) whose every byte is checked.
 
 A document is written in exactly one way: two spaces of indentation, characters as themselves, keys in their documented
-order, one newline at the end. Its last key, ``content_sha256``, digests everything else. So an edit shows, a number that
-was changed and an added space alike.
+order, one newline at the end. Its last key, ``content_sha256``, digests everything else. So any edit shows, a changed
+number and an added space alike.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from ais_bench_prefix_cache.errors import ArtifactError, Problem
 
 DIGEST_KEY = "content_sha256"
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 def canonical_json(value: Any) -> bytes:
@@ -99,6 +101,16 @@ def digest_problems(path: Path, document: Mapping[str, Any], content: bytes, *, 
             )
         ]
     return []
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether ``value`` is a whole number from 0 up (and not a boolean)."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_sha256(value: object) -> TypeGuard[str]:
+    """Whether ``value`` is a SHA-256 in hexadecimal digits."""
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ais_bench_prefix_cache.artifacts.theory import (
     Theory,
     divergence_section,
     group_section,
+    length_summary,
     prefix_cache_section,
     warmup_section,
 )
@@ -146,8 +147,6 @@ def prepared_manifest(
 
 def requests_section(theory: Theory) -> dict[str, Any]:
     """``manifest.requests``."""
-    from ais_bench_prefix_cache.planning.summary import length_summary
-
     return {
         "count": theory.requests,
         "total_input_tokens": theory.input_tokens,

@@ -124,9 +124,9 @@ def split_timestamp(name: str) -> tuple[str, str, str]:
     stem, separator, timestamp = name[:-16], name[-16:-15], name[-15:]
     if not stem or separator != "_" or not TIMESTAMP_PATTERN.fullmatch(timestamp):
         return "", "", ""
-    numbers = [timestamp[:4], *(timestamp[at : at + 2] for at in (4, 6, 9, 11, 13))]
+    year, month, day = int(timestamp[:4]), int(timestamp[4:6]), int(timestamp[6:8])
     try:
-        datetime(*map(int, numbers))
+        datetime(year, month, day, int(timestamp[9:11]), int(timestamp[11:13]), int(timestamp[13:15]))
     except ValueError:
         return "", "", ""
     return stem, separator, timestamp

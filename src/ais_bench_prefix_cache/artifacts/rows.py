@@ -1,7 +1,7 @@
 """The rows of ``full.jsonl`` and ``requests.jsonl``: one JSON object a line, keys in the contract's order.
 
-Lines end with a newline and hold characters as themselves, except U+2028, U+2029 and U+0085, which some readers take for
-the end of a line and which are therefore escaped.
+Lines end with a newline and hold characters as themselves, except U+2028, U+2029 and U+0085: some readers take these
+for the end of a line, so they are escaped.
 """
 
 from __future__ import annotations

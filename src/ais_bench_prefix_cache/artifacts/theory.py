@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PASS = "PASS"
 PASS_WITH_WARNING = "PASS_WITH_WARNING"
+BINS = 10
 
 
 @dataclass
@@ -149,7 +150,7 @@ def theory_of_plan(plan: Plan) -> Theory:
         ]
     return Theory(
         mode=plan.mode,
-        requested_target_hit_rate=plan.requested_target_hit_rate,
+        requested_target_hit_rate=float(plan.requested_target_hit_rate),
         effective_hit_tokens=plan.effective_hit_tokens,
         minimum_non_shared_tokens=plan.minimum_non_shared_tokens,
         groups=groups,
@@ -227,8 +228,8 @@ def target_warnings(theory: Theory, trajectory: Mapping[str, Any], target_warnin
         warnings.append(
             {
                 "code": "TARGET_UNREACHABLE",
-                "message": f"the requested hit rate {requested:.4f} lies outside of what these lengths, groups and order "
-                f"can reach: {theory.reachable_min:.4f} to {theory.reachable_max:.4f}",
+                "message": f"the requested hit rate {requested:.4f} lies outside of what these lengths, groups and "
+                f"order can reach: {theory.reachable_min:.4f} to {theory.reachable_max:.4f}",
                 "requested_target_hit_rate": requested,
                 "reachable_min": theory.reachable_min,
                 "reachable_max": theory.reachable_max,
@@ -244,19 +245,45 @@ def target_warnings(theory: Theory, trajectory: Mapping[str, Any], target_warnin
                 "requested_target_hit_rate": requested,
                 "theoretical_hit_rate": theory.theoretical_hit_rate,
                 "difference_pp": difference,
-                "threshold_pp": target_warning_pp,
+                "threshold_pp": float(target_warning_pp),
             }
         )
     if trajectory["status"] != PASS:
         warnings.append(
             {
                 "code": "TRAJECTORY_BEST_EFFORT",
-                "message": "the total of hits is exact, but on the way the cumulative hit rate falls back or overshoots "
-                "(manifest: prefix_cache.trajectory)",
+                "message": "the total of hits is exact, but on the way there the cumulative hit rate may fall back or "
+                "overshoot (manifest: prefix_cache.trajectory)",
                 "issues": len(trajectory["issues"]),
             }
         )
     return warnings
+
+
+def length_summary(counts: Mapping[int, int]) -> dict[str, Any]:
+    """Smallest, largest, mean, percentiles and up to ten non-empty bins of the lengths in ``counts``.
+
+    ``counts`` maps a length in tokens to how many requests have it. Percentiles are interpolated linearly between the
+    two nearest ranks.
+    """
+    lengths = sorted(counts)
+    total = sum(counts.values())
+    low, high = lengths[0], lengths[-1]
+    width = max(1, -(-(high - low + 1) // BINS))
+    bins: dict[int, int] = {}
+    for length in lengths:
+        number = (length - low) // width
+        bins[number] = bins.get(number, 0) + counts[length]
+    return {
+        "min": low,
+        "max": high,
+        "mean": sum(length * counts[length] for length in lengths) / total,
+        **{f"p{percent}": _percentile(lengths, counts, total, percent) for percent in (50, 90, 95, 99)},
+        "bins": [
+            {"min": low + number * width, "max": min(low + (number + 1) * width - 1, high), "count": count}
+            for number, count in bins.items()
+        ],
+    }
 
 
 def divergence_section(request_count: int) -> dict[str, Any]:
@@ -302,6 +329,21 @@ def warmup_section(mode: str, dp_size: int, prompts: Sequence[tuple[int, str, in
         for rank in range(dp_size)
     ]
     return {"enabled": True, "plan": plan}
+
+
+def _percentile(lengths: Sequence[int], counts: Mapping[int, int], total: int, percent: int) -> float:
+    rank, hundredths = divmod((total - 1) * percent, 100)
+    below, above = _at_rank(lengths, counts, rank), _at_rank(lengths, counts, min(rank + 1, total - 1))
+    return (below * 100 + (above - below) * hundredths) / 100
+
+
+def _at_rank(lengths: Sequence[int], counts: Mapping[int, int], rank: int) -> int:
+    seen = 0
+    for length in lengths:
+        seen += counts[length]
+        if rank < seen:
+            return length
+    raise ValueError("the rank lies beyond the last length")
 
 
 def _adjustment_reason(theory: Theory) -> str | None:

@@ -40,7 +40,8 @@ class FileSet:
     """Files that come into being together, in the order in which they were opened; on any failure none does.
 
     Use as a context manager: :meth:`open` each file, write to it, then :meth:`commit`. Leaving without a commit, by an
-    exception, Ctrl-C or SIGTERM, removes every temporary file. ``replace`` allows final names that exist already.
+    exception, Ctrl-C or SIGTERM, removes every temporary file. ``replace``, of the set or of one file, allows final
+    names that exist already.
     """
 
     def __init__(self, *, replace: bool) -> None:
@@ -50,9 +51,9 @@ class FileSet:
     def __enter__(self) -> FileSet:
         return self
 
-    def open(self, path: Path) -> GrowingFile:
+    def open(self, path: Path, *, replace: bool = False) -> GrowingFile:
         """Start a file that will be called ``path``."""
-        if not self._replace and path.exists():
+        if not (replace or self._replace) and path.exists():
             raise ArtifactError(
                 Problem("FILE_EXISTS", str(path), "the file exists already", hint="Allow it with --overwrite.")
             )
@@ -60,9 +61,9 @@ class FileSet:
         self._files.append(growing)
         return growing
 
-    def write_document(self, path: Path, document: Mapping[str, Any]) -> FileRecord:
+    def write_document(self, path: Path, document: Mapping[str, Any], *, replace: bool = False) -> FileRecord:
         """Add a whole JSON document as the file ``path``."""
-        growing = self.open(path)
+        growing = self.open(path, replace=replace)
         growing.write(render_document(document))
         return growing.finish()
 
