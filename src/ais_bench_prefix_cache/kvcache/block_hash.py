@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +59,7 @@ class ExtraKeys:
         return tuple(keys)
 
 
-def token_bytes(token_ids: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
+def token_bytes(token_ids: Sequence[int] | npt.NDArray[np.integer[Any]]) -> bytes:
     """Token ids as little-endian unsigned 32-bit integers, one after another.
 
     Raises :class:`ValueError` for an id below 0 or above ``MAX_TOKEN_ID``.
@@ -70,7 +71,7 @@ def token_bytes(token_ids: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
 
 
 def block_hashes(
-    token_ids: Sequence[int] | npt.NDArray[np.integer],
+    token_ids: Sequence[int] | npt.NDArray[np.integer[Any]],
     block_size: int,
     *,
     extra_keys: ExtraKeys | None = None,

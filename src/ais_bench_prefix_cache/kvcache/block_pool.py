@@ -114,8 +114,8 @@ class BlockPool:
 
         The last one is the first to be taken again: the end of a sequence is of less use to others than its start.
         """
-        cached = []
-        uncached = []
+        cached: list[int] = []
+        uncached: list[int] = []
         for block in reversed(blocks):
             self._ref_cnt[block] -= 1
             if self._ref_cnt[block] == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
+from typing import Any, Union
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, BlockHash, block_hashes
 from ais_bench_prefix_cache.kvcache.prefix_cache import PrefixCache
 
-Prompt = Sequence[int] | npt.NDArray[np.integer]  # type: ignore[type-arg]
+Prompt = Union[Sequence[int], "npt.NDArray[np.integer[Any]]"]
 
 
 class SequentialReplay:
@@ -97,16 +98,12 @@ def replay_prompts(
     """Hit tokens of each prompt, in order, on caches that start empty.
 
     ``ranks`` names each prompt's rank (0 … ``num_ranks - 1``; all on rank 0 where it is left out), ``warmup`` what is
-    sent before, to which rank, and is not part of the answer. All iterables are consumed as a stream.
+    sent before, to which rank, and is not part of the answer. All iterables are consumed as a stream;
+    :class:`ValueError` where their lengths differ.
     """
     replay = SequentialReplay(block_size=block_size, num_blocks=num_blocks, ranks=num_ranks)
     for rank, prompt in warmup:
         replay.run(rank, prompt, counted=False)
-    return [
-        replay.run(rank, prompt, output_tokens=generated)
-        for prompt, rank, generated in zip(
-            prompts,
-            repeat(0) if ranks is None else ranks,
-            repeat(1) if output_tokens is None else output_tokens,
-        )
-    ]
+    routed = zip(prompts, repeat(0)) if ranks is None else zip(prompts, ranks, strict=True)
+    requests = zip(routed, repeat(1)) if output_tokens is None else zip(routed, output_tokens, strict=True)
+    return [replay.run(rank, prompt, output_tokens=generated) for (prompt, rank), generated in requests]
