@@ -12,8 +12,9 @@ from ais_bench_prefix_cache.errors import EXIT_OK
 SUMMARY = "run the embedded OpenAI-compatible server, which caches and counts as vLLM does"
 DESCRIPTION = (
     "Runs a small server that imitates vLLM where this tool touches it: completions, chat, tokenization, metrics, "
-    "cache reset, data-parallel ranks, and a block cache that counts as vLLM's does. It needs no model: answers are made up. "
-    'Once it accepts requests it prints one line of JSON on stdout, {"url": …, "pid": …}. SIGINT and SIGTERM end it.'
+    "cache reset, data-parallel ranks, and a block cache that counts as vLLM's does. It needs no model: answers are "
+    'made up. Once it accepts requests it prints one line of JSON on stdout, {"url": ..., "pid": ...}. SIGINT and '
+    "SIGTERM end it."
 )
 
 
