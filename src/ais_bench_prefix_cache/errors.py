@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 EXIT_OK = 0
 EXIT_INVALID_INPUT = 2
@@ -16,6 +17,8 @@ EXIT_AISBENCH = 4
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
+
+AnyError = TypeVar("AnyError", bound="PrefixCacheError")
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,8 @@ class PrefixCacheError(Exception):
 
     @classmethod
     def of(
-        cls, code: str, where: str, message: str, *, allowed: str | None = None, hint: str | None = None
-    ) -> PrefixCacheError:
+        cls: type[AnyError], code: str, where: str, message: str, *, allowed: str | None = None, hint: str | None = None
+    ) -> AnyError:
         """An error with a single problem."""
         return cls(Problem(code, where, message, allowed, hint))
 
