@@ -19,10 +19,12 @@ from ais_bench_prefix_cache.service.client import RANK_HEADER, ServiceClient
 from ais_bench_prefix_cache.service.counters import Counter, EngineId, Reading
 from ais_bench_prefix_cache.service.scraping import CounterReader
 
-_CHARACTERS_PER_TOKEN = 4
-"""Hexadecimal text has at most about this many characters a token in any usual vocabulary."""
-_MOST_ADJUSTMENTS = 8
-_EXTRA_PROBES = 5
+_FIRST_CHARACTERS_PER_TOKEN = 2.0
+"""A guess for hexadecimal text; the first probe's own count replaces it."""
+_TELLING_BLOCKS = (5, 7, 11, 13)
+"""Whole blocks of a repeated prompt whose hits tell a block size from its double, its triple and its half."""
+_MOST_ATTEMPTS = 6
+_EXTRA_PROBE_BLOCKS = (4, 7, 11, 19, 37, 67)
 
 
 @dataclass(frozen=True)
@@ -83,35 +85,36 @@ def probe_ranks(
     reader: CounterReader,
     *,
     block_size: int,
+    most_tokens: int | None = None,
     exact_hits: bool = True,
     nonce: Callable[[], str] = new_nonce,
 ) -> ProbedRanks:
     """Find the engine behind every rank, and prove that it caches in blocks of ``block_size``.
 
-    ``exact_hits``: the engine hits whole blocks, as vLLM does; False for engines that match token by token.
+    ``most_tokens`` is what one prompt may have at most (the model's length). ``exact_hits``: the engine hits whole blocks, as vLLM does; False for engines that match token by token.
     Raises ServiceError for the first thing that is not as it must be.
     """
     config = client.config
-    run_nonce = nonce()
     probes: list[RankProbe] = []
     rule = BlockRule(block_size, 0)
     before = reader.read()
-    characters = 3 * block_size * _CHARACTERS_PER_TOKEN
+    ratio = _FIRST_CHARACTERS_PER_TOKEN
     for dp_rank in range(config.dp_size):
-        for _ in range(_MOST_ADJUSTMENTS):
-            prompt = probe_text(run_nonce, dp_rank, characters)
-            before, engine, tokens, _ = _send(client, reader, before, prompt, dp_rank)
-            # An odd number of whole blocks tells this block size from its double.
-            if (tokens - 1) // block_size % 2 == 1:
+        engine: EngineId | None = None
+        for _ in range(_MOST_ATTEMPTS):
+            wanted = _TELLING_BLOCKS[0] * block_size + 1 + 3 * block_size // 4
+            prompt = probe_text(nonce(), dp_rank, _characters(wanted, ratio, most_tokens))
+            before, engine, tokens, _ = _send(client, reader, before, prompt, dp_rank, engine)
+            ratio = len(prompt) / tokens
+            if _tells_block_sizes_apart(tokens, block_size):
                 break
-            characters += block_size * _CHARACTERS_PER_TOKEN // 2
-            run_nonce = nonce()
-        before, again, tokens, hits = _send(client, reader, before, prompt, dp_rank)
-        _check_engine(client, dp_rank, engine, again, probes)
+        before, again, tokens, hits = _send(client, reader, before, prompt, dp_rank, engine)
+        _check_engine(client, dp_rank, again, probes)
         if hits != rule.repeat_hits(tokens) and (exact_hits or hits < rule.repeat_hits(tokens)):
-            rule = _rule_of_server(client, reader, before, dp_rank, (tokens, hits), block_size, nonce)
-            before = reader.read()
-        probes.append(RankProbe(dp_rank, prompt, tokens, engine, hits))
+            before, rule = _rule_of_server(
+                client, reader, before, dp_rank, (tokens, hits), block_size, ratio, most_tokens, nonce
+            )
+        probes.append(RankProbe(dp_rank, prompt, tokens, again, hits))
     return ProbedRanks(tuple(probes), rule, tuple(_label_notes(config.engine_label_map, probes)))
 
 
@@ -119,20 +122,43 @@ def repeat_probe(
     client: ServiceClient, reader: CounterReader, before: Reading, probe: RankProbe
 ) -> tuple[Reading, int]:
     """Send a probe once more; returns the reading after it and the tokens it hit on its rank."""
-    after, engine, _tokens, hits = _send(client, reader, before, probe.prompt, probe.dp_rank)
-    if engine != probe.engine:
-        raise _header_ignored(client, probe.dp_rank, probe.engine, engine)
+    after, _engine, _tokens, hits = _send(client, reader, before, probe.prompt, probe.dp_rank, probe.engine)
     return after, hits
 
 
 def _send(
-    client: ServiceClient, reader: CounterReader, before: Reading, prompt: str, dp_rank: int
+    client: ServiceClient,
+    reader: CounterReader,
+    before: Reading,
+    prompt: str,
+    dp_rank: int,
+    expected: EngineId | None,
 ) -> tuple[Reading, EngineId, int, int]:
-    """One probe: the reading after it, the engine that moved, the prompt's tokens, its hits."""
+    """One probe: the reading after it, the engine that moved (``expected``, if given), the prompt's tokens, its hits."""
     completion = client.complete(prompt, dp_rank=dp_rank)
     after, moved = reader.wait_for_queries(before, completion.prompt_tokens, client.config.timeout_seconds)
     engine, rise = _the_one_that_moved(client, dp_rank, completion.prompt_tokens, moved)
+    if expected is not None and engine != expected:
+        raise ServiceError.of(
+            "RANK_HEADER_IGNORED",
+            client.inference_url(dp_rank),
+            f"two probes to rank {dp_rank} were counted by different engines: {expected}, then {engine}",
+            hint=f"The server ignores the header {RANK_HEADER} (vLLM 0.11.1 and later honour it). Use a newer server, "
+            "or give one URL per rank in service.inference_url and service.metrics_url.",
+        )
     return after, engine, rise.queries, rise.hits
+
+
+def _characters(tokens: int, characters_per_token: float, most_tokens: int | None) -> int:
+    """The length of a text that should have ``tokens`` tokens and cannot have more than ``most_tokens``."""
+    characters = round(tokens * characters_per_token)
+    # A token of ASCII text is at least one character; a few tokens are left for BOS and the answer.
+    return characters if most_tokens is None else min(characters, max(1, most_tokens - 8))
+
+
+def _tells_block_sizes_apart(tokens: int, block_size: int) -> bool:
+    half = max(1, block_size // 2)
+    return (tokens - 1) // block_size in _TELLING_BLOCKS and (tokens - 1) // half % 2 == 1
 
 
 def _the_one_that_moved(
@@ -169,11 +195,7 @@ def _the_one_that_moved(
     return engine, rise
 
 
-def _check_engine(
-    client: ServiceClient, dp_rank: int, engine: EngineId, again: EngineId, earlier: list[RankProbe]
-) -> None:
-    if again != engine:
-        raise _header_ignored(client, dp_rank, engine, again)
+def _check_engine(client: ServiceClient, dp_rank: int, engine: EngineId, earlier: list[RankProbe]) -> None:
     for probe in earlier:
         if probe.engine == engine:
             raise ServiceError.of(
@@ -200,23 +222,27 @@ def _rule_of_server(
     dp_rank: int,
     first: tuple[int, int],
     block_size: int,
+    characters_per_token: float,
+    most_tokens: int | None,
     nonce: Callable[[], str],
-) -> BlockRule:
+) -> tuple[Reading, BlockRule]:
     """How a server hits that does not hit as predicted: probes of other lengths tell the reasons apart.
 
-    Returns a rule with the Scenario's block size and a dropped block; every other rule is an error.
+    Returns the last reading and a rule with the Scenario's block size and a dropped block; every other rule is an
+    error.
     """
     tokens, hits = first
     predicted = (tokens - 1) // block_size * block_size
     observations = [first]
-    for step in range(1, _EXTRA_PROBES + 1):
-        prompt = probe_text(nonce(), dp_rank, (3 + step) * block_size * _CHARACTERS_PER_TOKEN)
-        before, *_ = _send(client, reader, before, prompt, dp_rank)
-        before, _engine, more_tokens, more_hits = _send(client, reader, before, prompt, dp_rank)
+    for blocks in _EXTRA_PROBE_BLOCKS:
+        characters = _characters(blocks * block_size, characters_per_token, most_tokens)
+        prompt = probe_text(nonce(), dp_rank, characters)
+        before, engine, *_ = _send(client, reader, before, prompt, dp_rank, None)
+        before, _engine, more_tokens, more_hits = _send(client, reader, before, prompt, dp_rank, engine)
         observations.append((more_tokens, more_hits))
     rules = rules_that_explain(observations, block_size)
     if BlockRule(block_size, 1) in rules:
-        return BlockRule(block_size, 1)
+        return before, BlockRule(block_size, 1)
     seen = f"a prompt of {tokens} tokens, sent twice to rank {dp_rank}, hit {hits} tokens the second time"
     if not any(hit for _, hit in observations):
         raise ServiceError.of(
@@ -236,16 +262,6 @@ def _rule_of_server(
         if sizes
         else "No block size explains the hits. Does the server evict at once (a very small cache), or share its cache "
         "with other clients?",
-    )
-
-
-def _header_ignored(client: ServiceClient, dp_rank: int, first: EngineId, second: EngineId) -> ServiceError:
-    return ServiceError.of(
-        "RANK_HEADER_IGNORED",
-        client.inference_url(dp_rank),
-        f"two probes to rank {dp_rank} were counted by different engines: {first}, then {second}",
-        hint=f"The server ignores the header {RANK_HEADER} (vLLM 0.11.1 and later honour it). Use a newer server, "
-        "or give one URL per rank in service.inference_url and service.metrics_url.",
     )
 
 
