@@ -193,8 +193,8 @@ def test_a_server_that_stays_busy() -> None:
 def test_a_reset_that_does_nothing() -> None:
     assert failures(lambda: reset(FakeService(reset_ranks=()))) == [
         f"[RESET_INEFFECTIVE] {URL}/reset_prefix_cache: the reset was answered, but rank {rank} still hits "
-        "80 of 92 tokens of an earlier probe"
-        for rank in (0, 1)
+        f"80 of {tokens} tokens of an earlier probe"
+        for rank, tokens in ((0, 92), (1, 93))
     ]
 
 
@@ -306,7 +306,7 @@ def test_stable_waits_for_late_counters() -> None:
 
 def test_stable_gives_up_on_a_plan_that_is_not_met() -> None:
     service = FakeService(dp_size=1)
-    client, reader, clock = connect(service)
+    _client, reader, clock = connect(service)
     stable = reader.stable(timeout=10, since=reader.read(), planned_queries=30)
     assert (stable.stable, stable.as_planned) == (True, False)
     assert 5 <= clock.now <= 6
@@ -314,7 +314,7 @@ def test_stable_gives_up_on_a_plan_that_is_not_met() -> None:
 
 def test_stable_survives_a_metrics_outage_shorter_than_its_timeout() -> None:
     service = FakeService(dp_size=1)
-    client, reader, _ = connect(service)
+    _client, reader, _ = connect(service)
     outage = [httpx.Response(502, html="<html>Bad Gateway</html>")] * 3
     service.override = lambda _request: outage.pop() if outage else None
     assert reader.stable(timeout=10).stable is True
@@ -322,7 +322,7 @@ def test_stable_survives_a_metrics_outage_shorter_than_its_timeout() -> None:
 
 def test_stable_reports_a_metrics_outage_that_lasts() -> None:
     service = FakeService(dp_size=1)
-    client, reader, _ = connect(service)
+    _client, reader, _ = connect(service)
     service.override = lambda _request: httpx.Response(502, html="<html>Bad Gateway</html>")
     assert failures(lambda: reader.stable(timeout=3)) == [
         f"[SERVER_ERROR] {URL}/metrics: answered 502: <html>Bad Gateway</html>"

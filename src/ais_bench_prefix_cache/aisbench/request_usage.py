@@ -44,9 +44,7 @@ class RequestUsage:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> RequestUsage:
         cached = row.get("cached_tokens")
-        state: CachedTokensState = (
-            "absent" if "cached_tokens" not in row else "null" if cached is None else "reported"
-        )
+        state: CachedTokensState = "absent" if "cached_tokens" not in row else "null" if cached is None else "reported"
         return cls(
             sequence_index=int(row["sequence_index"]),
             success=bool(row["success"]),

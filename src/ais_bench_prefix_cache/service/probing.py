@@ -91,7 +91,8 @@ def probe_ranks(
 ) -> ProbedRanks:
     """Find the engine behind every rank, and prove that it caches in blocks of ``block_size``.
 
-    ``most_tokens`` is what one prompt may have at most (the model's length). ``exact_hits``: the engine hits whole blocks, as vLLM does; False for engines that match token by token.
+    ``most_tokens`` is what one prompt may have at most (the model's length). ``exact_hits``: the
+    engine hits whole blocks, as vLLM does; False for engines that match token by token.
     Raises ServiceError for the first thing that is not as it must be.
     """
     config = client.config
@@ -134,7 +135,7 @@ def _send(
     dp_rank: int,
     expected: EngineId | None,
 ) -> tuple[Reading, EngineId, int, int]:
-    """One probe: the reading after it, the engine that moved (``expected``, if given), the prompt's tokens, its hits."""
+    """One probe: the reading after it, the engine that moved (``expected`` if given), the prompt's tokens, its hits."""
     completion = client.complete(prompt, dp_rank=dp_rank)
     after, moved = reader.wait_for_queries(before, completion.prompt_tokens, client.config.timeout_seconds)
     engine, rise = _the_one_that_moved(client, dp_rank, completion.prompt_tokens, moved)
