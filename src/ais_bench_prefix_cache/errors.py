@@ -49,6 +49,8 @@ class PrefixCacheError(Exception):
     """Base of all errors that are part of the product. Holds one or more problems."""
 
     exit_code = EXIT_INVALID_INPUT
+    closing: str | None = None
+    """What the command line says last: where a longer command stopped, and what it left."""
 
     def __init__(self, problems: Problem | Iterable[Problem]) -> None:
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
@@ -90,3 +92,7 @@ class AISBenchError(PrefixCacheError):
     """AISBench could not be started, failed, or did not send what was planned."""
 
     exit_code = EXIT_AISBENCH
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived. Not an ``Exception``: only clean-up code and the command line may see it."""
