@@ -243,8 +243,8 @@ def _speculative(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         "SPECULATIVE_DECODING",
         "warning",
-        f"every request with hits lacks one block of {block_size} tokens, as with EAGLE or MTP speculative decoding: it "
-        "drops the last matched block"
+        f"every request with hits lacks one block of {block_size} tokens, as with EAGLE or MTP speculative decoding: "
+        "it drops the last matched block"
         if short_by_one_each
         else "the probes hit one block less than the cache holds, as with EAGLE or MTP speculative decoding",
         {
@@ -361,10 +361,10 @@ def _traffic(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "REQUESTS_MISSING",
             "error",
-            f"the server counted {-excess} prompt tokens fewer than planned: requests were not sent, refused or failed, "
+            f"the server counted {-excess} prompt tokens fewer than planned: requests were not sent, were refused, failed "
             "or bypassed the cache",
             numbers | _failures(evidence),
-            "Look at AISBench's failed requests and at the server's log; requests with prompt_logprobs are not counted.",
+            "Look at AISBench's failed requests and the server's log; requests with prompt_logprobs are not counted.",
         )
         return
     extra = None if finished is None else finished - planned.requests
@@ -465,7 +465,7 @@ def _preemptions(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "PREEMPTIONS",
             "warning",
-            f"the server preempted running requests {count} times because its KV cache was full; cached blocks were lost",
+            f"the server preempted running requests {count} times because its KV cache was full, and lost cached blocks",
             {"preemptions": count, "hits_short": evidence.hits_short},
             "Lower aisbench.model.batch_size or the output lengths, or give the server more KV memory.",
         )

@@ -108,6 +108,9 @@ class RequestComparison:
             "by_dp": {rank: dict(tally) for rank, tally in self.by_rank.items()},
             "over_time": [dict(bucket) for bucket in self.over_time],
             "shortfalls": {str(tokens): count for tokens, count in self.shortfalls.items()},
+            "seen_step": self.seen_step,
+            "seen_values": self.seen_values,
+            "prompt_token_excess": None if self.prompt_token_excess is None else list(self.prompt_token_excess),
             "retried": self.retried,
             "failed": self.failed,
         }
@@ -115,6 +118,30 @@ class RequestComparison:
             document["counted_hits"] = counted_hits
             document["agrees_with_counters"] = self.seen_hits == counted_hits if self.complete else None
         return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> RequestComparison:
+        """Back from :meth:`as_json`."""
+        excess = document["prompt_token_excess"]
+        return cls(
+            compared=document["compared"],
+            matched=document["matched"],
+            null=document["reported_null"],
+            absent=document["reported_nothing"],
+            missing=document["without_response"],
+            seen_hits=document["seen_hits"],
+            expected_hits=document["expected_hits"],
+            first_mismatch=document["first_mismatch"],
+            by_group=document["by_group"],
+            by_rank=document["by_dp"],
+            over_time=tuple(document["over_time"]),
+            shortfalls={int(tokens): count for tokens, count in document["shortfalls"].items()},
+            seen_step=document["seen_step"],
+            seen_values=document["seen_values"],
+            prompt_token_excess=None if excess is None else (excess[0], excess[1]),
+            retried=document["retried"],
+            failed=document["failed"],
+        )
 
 
 def compare_requests(columns: RequestColumns, seen: Iterable[SeenRequest]) -> RequestComparison:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 FACTS_KEY = "facts"
@@ -53,7 +53,10 @@ class CachePrediction:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Everything optional: None or an empty tuple is "not looked at"."""
+    """Everything optional: None or an empty tuple is "not looked at".
+
+    ``engine_label_map`` is the map from engine labels to ranks that probes proved.
+    """
 
     tokenization: tuple[TokenizationFact, ...] = ()
     probes: tuple[ProbeFact, ...] = ()
@@ -64,11 +67,11 @@ class RunFacts:
     hybrid_warmup: bool = False
     retried_requests: int | None = None
     failed_requests: int | None = None
-    aisbench_warmups: int | None = None
+    engine_label_map: Mapping[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready, without what was not looked at."""
-        document = {key: value for key, value in asdict(self).items() if value not in (None, (), False, 0)}
+        document = {key: value for key, value in asdict(self).items() if value not in (None, (), {}, False)}
         for key in ("tokenization", "probes"):
             if key in document:
                 document[key] = list(document[key])
@@ -93,5 +96,5 @@ class RunFacts:
             hybrid_warmup=document.get("hybrid_warmup", False),
             retried_requests=document.get("retried_requests"),
             failed_requests=document.get("failed_requests"),
-            aisbench_warmups=document.get("aisbench_warmups"),
+            engine_label_map=document.get("engine_label_map", {}),
         )
