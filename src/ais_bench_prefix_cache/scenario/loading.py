@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -251,8 +252,7 @@ def _scenario(
         multimodal=None if multimodal is None else _multimodal(multimodal, place),
         effective={},
     )
-    object.__setattr__(scenario, "effective", effective_config(scenario, document))
-    return scenario
+    return replace(scenario, effective=effective_config(scenario, document))
 
 
 def _by_group(overrides: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:

@@ -1,12 +1,13 @@
 """The schema's verdict in our own words: jsonschema finds what is wrong, this module says it.
 
-Three rules are stricter or kinder than JSON Schema's own: ``1.0`` is not an integer; a tagged union is checked
-against the branch that its ``mode`` names; long lists of numbers are checked without a validator per item.
+Where it differs from JSON Schema's own reading: ``1.0`` is not an integer, NaN is not a number; a tagged union is
+checked against the branch that its ``mode`` names; long lists of numbers are checked without a validator per item.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -47,7 +48,10 @@ def report_schema_problems(
 
     ``section`` is the place of ``document`` in the Scenario. Fields that already have a problem are left out.
     """
-    validator = _validator().evolve(schema={**scenario_schema(), **(schema or {})}) if schema else _validator()
+    validator = _validator()
+    if schema is not None:
+        # Without the key $schema: jsonschema would choose its own class by it and leave ours.
+        validator = validator.evolve(schema={"$defs": scenario_schema()["$defs"], **schema})
     already = {path for path, _ in findings}
     for error in validator.iter_errors(document):
         path = (*section, *error.absolute_path)
@@ -69,9 +73,16 @@ def _validator() -> Any:
             "propertyNames": _key_pattern,
             "required": _required,
         },
-        type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int),
+        type_checker=Draft202012Validator.TYPE_CHECKER.redefine_many(
+            {"integer": lambda _, value: type(value) is int, "number": lambda _, value: _is_number(value)}
+        ),
     )
     return strict(scenario_schema())
+
+
+def _is_number(value: object) -> bool:
+    # Manifests reach this check, too, and Python's own parser lets NaN into them.
+    return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
 def _tagged_union(validator: Any, _: Any, value: Any, schema: Schema) -> Iterator[ValidationError]:
