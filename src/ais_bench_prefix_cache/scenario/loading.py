@@ -13,9 +13,10 @@ from ais_bench_prefix_cache.scenario.effective import effective_config, service_
 from ais_bench_prefix_cache.scenario.field_rules import (
     API_KEY_PHRASE,
     CheckedFields,
-    check_groups,
+    check_group_weights,
     check_minimum_non_shared_length,
     check_names,
+    check_override_groups,
     check_service,
     override_group,
     usable_api_key,
@@ -72,9 +73,10 @@ def load_scenario(
 
     fields = CheckedFields(document, findings)
     check_names(fields)
+    check_group_weights(fields)
     assignment = _assignment(fields)
     lengths = _length_rules(fields, assignment, place, check_minimum_non_shared_length(fields), benchmark_mode)
-    check_groups(fields)
+    check_override_groups(fields)
     check_service(fields)
     api_key = _api_key(fields, environment)
     problems = findings.problems(list(source.content))

@@ -74,15 +74,19 @@ def _validator() -> Any:
             "required": _required,
         },
         type_checker=Draft202012Validator.TYPE_CHECKER.redefine_many(
-            {"integer": lambda _, value: type(value) is int, "number": lambda _, value: _is_number(value)}
+            {"integer": lambda _, value: _is_integer(value), "number": lambda _, value: _is_number(value)}
         ),
     )
     return strict(scenario_schema())
 
 
 def _is_number(value: object) -> bool:
-    # Manifests reach this check, too, and Python's own parser lets NaN into them.
-    return type(value) is int or (type(value) is float and math.isfinite(value))
+    # Manifests reach this check, too, and Python's own parser lets NaN and integers of any size into them.
+    return _is_integer(value) or (type(value) is float and math.isfinite(value))
+
+
+def _is_integer(value: object) -> bool:
+    return type(value) is int and -(1 << 63) <= value < 1 << 63
 
 
 def _tagged_union(validator: Any, _: Any, value: Any, schema: Schema) -> Iterator[ValidationError]:
@@ -293,6 +297,8 @@ _SENTENCES: Mapping[Any, Callable[[Any], _Sentence | None]] = {
 
 def _kind(value: Any) -> str:
     """What the value is; never the value of a text, which could be a secret in the wrong place."""
+    if type(value) is int and not _is_integer(value):
+        return "an integer of more than 64 bits"
     if value is None or isinstance(value, (bool, int, float)):
         return json.dumps(value)
     if isinstance(value, str):
