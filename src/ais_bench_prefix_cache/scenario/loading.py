@@ -182,6 +182,7 @@ def _api_key(fields: CheckedFields, environment: Mapping[str, str]) -> str:
                 f"environment variable {API_KEY_VARIABLE}",
                 "the key cannot be sent in an HTTP header",
                 API_KEY_PHRASE,
+                hint="service.api_key is empty, so this variable is used",
             ),
         )
     return from_environment
