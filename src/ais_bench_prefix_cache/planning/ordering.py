@@ -26,10 +26,7 @@ def send_order(
         return stream.permutation(count)
     if strategy == "within_group_shuffle":
         return np.lexsort((stream.words(count), group)).astype(np.int64)
-    if strategy == "interleave":
-        by_group = np.argsort(group, kind="stable")
-    else:
-        by_group = np.lexsort((input_tokens, group))
+    by_group = np.argsort(group, kind="stable") if strategy == "interleave" else np.lexsort((input_tokens, group))
     occurrence = occurrence_in_group(group[by_group])
     return by_group[np.lexsort((group[by_group], occurrence))].astype(np.int64)
 
