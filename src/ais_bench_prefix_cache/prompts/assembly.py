@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -249,6 +250,10 @@ class _AssembledPromptSet:
         fillers = Fillers(table, _usable_numbers(table))
         if not fillers.has(1):
             table.add(vocabulary_words(self._tokenizer, self._cleaner, common=True)[:MAX_ALPHABET])
+            fillers = Fillers(table, _usable_numbers(table))
+        if not fillers.has(1):
+            # Characters or bytes are the tokens: one letter and two differ by one.
+            table.add([*ascii_lowercase, *map("".join, zip(ascii_lowercase, ascii_lowercase[1:], strict=False))])
             fillers = Fillers(table, _usable_numbers(table))
         return fillers
 
