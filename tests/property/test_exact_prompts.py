@@ -26,17 +26,17 @@ from ais_bench_prefix_cache.prompts.prompt_set import PromptSet
 from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.scenario.model import CorpusSelection, TokenizerConfig
 
-# ---- corpora ----------------------------------------------------------------------------------------------------------
+# ---- corpora ---------------------------------------------------------------------------------------------------------
 
 ENGLISH = [
     "Janet’s ducks lay 16 eggs per day.  She eats three for breakfast every morning and bakes muffins for her friends.",
     "A robe takes 2 bolts of blue fiber and half that much white fiber.  How many bolts in total does it take?",
     "Josh decides to try flipping a house. He buys a house for $80,000 and then puts in $50,000 in repairs. "
     "This increased the value of the house by 150%.",
-    "James decides to run 3 sprints 3 times a week.\u00a0He runs 60 meters each sprint.  How many total meters (or €) is it?",
+    "James decides to run 3 sprints 3 times a week.\u00a0He runs 60 meters each sprint.  How many meters (or €)?",
     "Every day, Wendi feeds each of her chickens three cups of mixed chicken feed, containing seeds, mealworms and "
     "vegetables to help keep them healthy; don't you think she'll need more?",
-    "Kylar went to the store to buy glasses for his new apartment. One glass costs $5, but every second glass costs only "
+    "Kylar went to the store to buy glasses for his new apartment. One glass costs $5, but every second one costs only "
     "60% of the price. Kylar wants to buy 16 glasses. How much does he need to pay for them?",
 ]
 CHINESE = [
@@ -76,11 +76,11 @@ CORPORA: dict[str, list[str]] = {
 TRAINING = [*ENGLISH, *CHINESE, *EMOJI, *CODE, "plain words here please"] * 3 + [
     "the quick brown fox jumps over the lazy dog while seven wizards box five dozen jugs of liquor",
     "time year people way day man thing woman life child world school state family student group country problem hand",
-    "part place case week company system program question work government number night point home water room mother area",
-    "money story fact month lot right study book eye job word business issue side kind head house service friend father",
+    "part place case week company system program question work government number night point home water room mother",
+    "money story fact month lot right study book eye job word business issue side kind head house service friend",
 ]
 
-# ---- tokenizer families -----------------------------------------------------------------------------------------------
+# ---- tokenizer families ----------------------------------------------------------------------------------------------
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CL100K = (
@@ -246,7 +246,7 @@ def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], P
     return directory
 
 
-# ---- a plan by hand, and the judge ------------------------------------------------------------------------------------
+# ---- a plan by hand, and the judge -----------------------------------------------------------------------------------
 
 
 def scenario(random_seed: int = 42, selection: CorpusSelection | None = None) -> Any:
