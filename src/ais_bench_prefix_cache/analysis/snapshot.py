@@ -201,6 +201,52 @@ def parse_snapshots(
     Raises SnapshotError with every problem found.
     """
     names = list(where) if where is not None else [f"metrics {i}" for i in range(len(texts))]
+    expositions, readers = _readers(texts, names, model, engine)
+    problems: list[Problem] = []
+
+    found = [(reader, label) for reader in readers for label in reader.engine_keys]
+    ranks = _ranks([label for _, label in found], [reader.source for reader, _ in found], dp_size, engine_label_map)
+    if not ranks and readers[0].family != "vllm" and len(found) == 1:
+        ranks = [WHOLE_SERVER]
+    if not ranks:
+        raise SnapshotError(_rank_problem([label for _, label in found], names, dp_size, engine_label_map))
+    by_rank: dict[int, EngineCounters] = {}
+    for (reader, label), rank in sorted(zip(found, ranks, strict=True), key=lambda item: item[1]):
+        try:
+            by_rank[rank] = reader.counters(label, rank)
+        except SnapshotError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise SnapshotError(problems)
+    starts = (s.value for e in expositions for s in e.samples.get(_PROCESS_START, ()) if math.isfinite(s.value))
+    return MetricsSnapshot(
+        family=readers[0].family,
+        queries_metric=readers[0].queries_metric,
+        hits_metric=readers[0].hits_metric,
+        unit=readers[0].unit,
+        by_rank=by_rank,
+        process_starts=tuple(sorted(starts)),
+        model_names=tuple(sorted({name for reader in readers for name in reader.model_names})),
+    )
+
+
+def read_engines(
+    texts: Sequence[str], *, model: str | None = None, engine: str = "auto", where: Sequence[str] | None = None
+) -> list[EngineCounters]:
+    """Every engine that the texts show, before anyone knows their ranks: ``rank`` only numbers them.
+
+    Arguments and errors as for :func:`parse_snapshots`.
+    """
+    names = list(where) if where is not None else [f"metrics {i}" for i in range(len(texts))]
+    _, readers = _readers(texts, names, model, engine)
+    found = [(reader, label) for reader in readers for label in reader.engine_keys]
+    return [reader.counters(label, number) for number, (reader, label) in enumerate(found)]
+
+
+def _readers(
+    texts: Sequence[str], names: Sequence[str], model: str | None, engine: str
+) -> tuple[list[Exposition], list[_TextReader]]:
+    """Each text parsed, and read as one server's; all texts must show the same counters."""
     expositions: list[Exposition] = []
     problems: list[Problem] = []
     for text, name in zip(texts, names, strict=True):
@@ -227,31 +273,7 @@ def parse_snapshots(
             "the texts show different counters: " + "; ".join(sorted(kind[0] for kind in kinds)),
             hint="all ports must run the same server version",
         )
-
-    found = [(reader, label) for reader in readers for label in reader.engine_keys]
-    ranks = _ranks([label for _, label in found], [reader.source for reader, _ in found], dp_size, engine_label_map)
-    if not ranks and readers[0].family != "vllm" and len(found) == 1:
-        ranks = [WHOLE_SERVER]
-    if not ranks:
-        raise SnapshotError(_rank_problem([label for _, label in found], names, dp_size, engine_label_map))
-    by_rank: dict[int, EngineCounters] = {}
-    for (reader, label), rank in sorted(zip(found, ranks, strict=True), key=lambda item: item[1]):
-        try:
-            by_rank[rank] = reader.counters(label, rank)
-        except SnapshotError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise SnapshotError(problems)
-    starts = (s.value for e in expositions for s in e.samples.get(_PROCESS_START, ()) if math.isfinite(s.value))
-    return MetricsSnapshot(
-        family=readers[0].family,
-        queries_metric=readers[0].queries_metric,
-        hits_metric=readers[0].hits_metric,
-        unit=readers[0].unit,
-        by_rank=by_rank,
-        process_starts=tuple(sorted(starts)),
-        model_names=tuple(sorted({name for reader in readers for name in reader.model_names})),
-    )
+    return expositions, readers
 
 
 def parse_kv_cache_usage(

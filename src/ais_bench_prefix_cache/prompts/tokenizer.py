@@ -214,7 +214,7 @@ def _python_tokenizer_content(tokenizer: Any) -> dict[str, Any]:
         value = getattr(tokenizer, name, None)
         if isinstance(value, (bool, int, str)):
             content[name] = value
-    sentencepiece = getattr(tokenizer, "sp_model", None)
+    sentencepiece: Any = getattr(tokenizer, "sp_model", None)
     if hasattr(sentencepiece, "serialized_model_proto"):
         content["sentencepiece"] = hashlib.sha256(sentencepiece.serialized_model_proto()).hexdigest()
     return content

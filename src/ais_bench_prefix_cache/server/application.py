@@ -119,6 +119,7 @@ class _Answer:
     choices: list[_Choice]
     output: asyncio.Queue[GeneratedToken]
     created: int
+    hit_tokens_of_first_token: int | None = None
 
     async def tokens(self) -> AsyncIterator[GeneratedToken]:
         """The tokens of all choices as they come; when the reader stops early, the rest is aborted."""
@@ -129,6 +130,8 @@ class _Answer:
                 choice = self.choices[token.choice]
                 choice.token_ids.append(token.token_id)
                 choice.hit_tokens = token.hit_tokens
+                if self.hit_tokens_of_first_token is None:
+                    self.hit_tokens_of_first_token = token.hit_tokens
                 unfinished -= token.finished
                 yield token
         finally:
@@ -312,8 +315,10 @@ class _Service:
             "completion_tokens": completion_tokens,
         }
         if details:
+            # Of several prompts vLLM reports one: the first to answer in a stream, else the last of the list.
+            first, last = answer.hit_tokens_of_first_token, answer.choices[-1].hit_tokens
             usage["prompt_tokens_details"] = (
-                {"cached_tokens": answer.choices[-1].hit_tokens}
+                {"cached_tokens": first if answer.call.stream else last}
                 if self._configuration.enable_prompt_tokens_details
                 else None
             )
