@@ -373,6 +373,8 @@ def _traffic(evidence: Evidence) -> Iterator[Finding]:
         )
         return
     extra = None if finished is None else finished - planned.requests
+    if evidence.facts.aisbench_warmups is not None:
+        numbers["aisbench_warmups"] = evidence.facts.aisbench_warmups
     warmups = _as_first_requests(excess, extra, planned.first_input_tokens)
     if warmups is not None:
         yield Finding(
@@ -516,7 +518,7 @@ def _cache_too_small(evidence: Evidence) -> Iterator[Finding]:
 
 def _reset(evidence: Evidence) -> Iterator[Finding]:
     reset = evidence.facts.reset
-    if reset is None:
+    if reset is None or reset.attempts == 0:
         return
     hits_after = dict(reset.hits_after or {})
     full = {str(rank): hits for rank, hits in sorted(hits_after.items()) if hits > 0}

@@ -446,6 +446,16 @@ def test_a_server_that_counts_blocks(prom: Prom) -> None:
     assert without_size.code == "BLOCK_COUNTERS" and without_size.severity == "error"
 
 
+def test_a_reset_that_was_not_asked_for_is_no_finding() -> None:
+    assert diagnose(facts(EXACT, reset=ResetFact(accepted=False, attempts=0), assumed_empty=True)) == []
+
+
+def test_a_refused_reset_of_an_empty_cache_is_a_note() -> None:
+    (finding,) = diagnose(facts(EXACT, reset=ResetFact(accepted=False, status=404, hits_after={0: 0})))
+    assert (finding.code, finding.severity) == ("RESET_REFUSED", "note")
+    assert finding.message == "the server refused to reset its cache (1 try)"
+
+
 def test_the_gravest_finding_comes_first() -> None:
     findings = diagnose(facts(counted(1010, 576, request_success=10, num_preemptions=1), dropped_blocks=1))
     assert [f.severity for f in findings] == sorted(

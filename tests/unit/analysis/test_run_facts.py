@@ -18,6 +18,7 @@ def test_facts_survive_their_json() -> None:
         hybrid_warmup=True,
         retried_requests=0,
         failed_requests=2,
+        aisbench_warmups=0,
         engine_label_map={"a": 0},
     )
     assert RunFacts.from_json(json.loads(json.dumps(facts.as_json()))) == facts
