@@ -73,7 +73,7 @@ def analyze_run(
     early, late = _parse_both(baseline, after, service, facts)
     delta = difference(early, late)
     if facts.cache_prediction is None and delta.hits < planned.hit_tokens and columns is not None:
-        facts = replace(facts, cache_prediction=_prediction(manifest, columns, planned, late))
+        facts = replace(facts, cache_prediction=_prediction(manifest, columns, planned, late, service))
     comparison = compare(planned, delta, validation)
     findings = diagnose(Evidence(planned, early, late, delta, requests=requests, facts=facts))
 
@@ -164,12 +164,18 @@ def _parse(looks: SnapshotTexts, service: ServiceConfig, facts: RunFacts) -> Met
 
 
 def _prediction(
-    manifest: Mapping[str, Any], columns: RequestColumns, planned: PlannedTraffic, snapshot: MetricsSnapshot
+    manifest: Mapping[str, Any],
+    columns: RequestColumns,
+    planned: PlannedTraffic,
+    snapshot: MetricsSnapshot,
+    service: ServiceConfig,
 ) -> CachePrediction | None:
-    """What a cache of the size that the server tells would have hit; None where it does not tell."""
+    """What a cache of the size that the server (or ``service.kv_cache_blocks``) tells would have hit; None without."""
     configs = [c.config for c in snapshot.by_rank.values() if c.config is not None]
     sizes = {config.kv_cache_size_tokens for config in configs}
     capacity = sizes.pop() if len(sizes) == 1 else None
+    if service.kv_cache_blocks is not None:
+        capacity = service.kv_cache_blocks * planned.block_size
     if capacity is None or any(config.block_size != planned.block_size for config in configs):
         return None
     warmup = [
