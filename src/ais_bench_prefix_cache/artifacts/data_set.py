@@ -9,11 +9,11 @@ from ais_bench_prefix_cache.artifacts.documents import sealed
 from ais_bench_prefix_cache.artifacts.manifest import prepared_manifest
 from ais_bench_prefix_cache.artifacts.paths import RunPaths
 from ais_bench_prefix_cache.artifacts.rows import full_rows, render_row, request_row
-from ais_bench_prefix_cache.artifacts.theory import analysis_document, theory_of_plan
+from ais_bench_prefix_cache.artifacts.theory import analysis_document, theory_of_plan, trajectory_section
 from ais_bench_prefix_cache.artifacts.writing import FileSet
 
 if TYPE_CHECKING:
-    from ais_bench_prefix_cache.planning.plan import Plan, Trajectory
+    from ais_bench_prefix_cache.planning.plan import Plan
     from ais_bench_prefix_cache.prompts.prompt_set import PromptSet
     from ais_bench_prefix_cache.scenario.model import Scenario
 
@@ -63,13 +63,3 @@ def write_data_set(
         files.write_document(paths.manifest, manifest, replace=True)
         files.commit()
     return analysis
-
-
-def trajectory_section(trajectory: Trajectory) -> dict[str, Any]:
-    """``manifest.prefix_cache.trajectory``."""
-    return {
-        "path": trajectory.path,
-        "status": trajectory.status,
-        "issues": [dict(issue) for issue in trajectory.issues],
-        "fallback_reason": trajectory.fallback_reason,
-    }

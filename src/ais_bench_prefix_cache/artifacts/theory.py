@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ais_bench_prefix_cache.scenario.model import group_name
 
 if TYPE_CHECKING:
-    from ais_bench_prefix_cache.planning.plan import Plan
+    from ais_bench_prefix_cache.planning.plan import Plan, Trajectory
 
 PASS = "PASS"
 PASS_WITH_WARNING = "PASS_WITH_WARNING"
@@ -158,6 +158,16 @@ def theory_of_plan(plan: Plan) -> Theory:
         input_lengths=_counts(plan.input_tokens),
         output_lengths=_counts(plan.max_tokens),
     )
+
+
+def trajectory_section(trajectory: Trajectory) -> dict[str, Any]:
+    """``manifest.prefix_cache.trajectory``."""
+    return {
+        "path": trajectory.path,
+        "status": trajectory.status,
+        "issues": [dict(issue) for issue in trajectory.issues],
+        "fallback_reason": trajectory.fallback_reason,
+    }
 
 
 def prefix_cache_section(theory: Theory, trajectory: Mapping[str, Any], target_warning_pp: float) -> dict[str, Any]:
