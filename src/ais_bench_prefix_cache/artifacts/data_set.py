@@ -9,7 +9,7 @@ from ais_bench_prefix_cache.artifacts.documents import sealed
 from ais_bench_prefix_cache.artifacts.manifest import prepared_manifest
 from ais_bench_prefix_cache.artifacts.paths import RunPaths
 from ais_bench_prefix_cache.artifacts.rows import full_rows, render_row, request_row
-from ais_bench_prefix_cache.artifacts.theory import analysis_document, theory_of_plan, trajectory_section
+from ais_bench_prefix_cache.artifacts.theory import analysis_document, theory_of_plan
 from ais_bench_prefix_cache.artifacts.writing import FileSet
 
 if TYPE_CHECKING:
@@ -36,8 +36,10 @@ def write_data_set(
     Rows are streamed, so memory does not grow with the data. ``progress`` passes the rows through. ``replace`` allows
     the data files to exist already (an inspected manifest is always upgraded).
     """
+    from ais_bench_prefix_cache.planning.summary import trajectory_summary
+
     theory = theory_of_plan(plan)
-    trajectory = trajectory_section(plan.trajectory)
+    trajectory = trajectory_summary(plan)
     with FileSet(replace=replace) as files:
         full = files.open(paths.full)
         requests = files.open(paths.requests)

@@ -275,7 +275,7 @@ def _trajectory(manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if (
         not isinstance(trajectory, dict)
         or trajectory.get("status") not in ("PASS", "BEST_EFFORT")
-        or not isinstance(trajectory.get("issues"), list)
+        or not is_count(trajectory.get("issue_count"))
     ):
         return None
     return trajectory

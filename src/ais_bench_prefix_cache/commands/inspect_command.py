@@ -23,7 +23,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Run ``inspect``; returns the exit code."""
     from ais_bench_prefix_cache.artifacts.manifest import inspected_manifest
     from ais_bench_prefix_cache.artifacts.paths import RunPaths
-    from ais_bench_prefix_cache.artifacts.theory import target_warnings, theory_of_plan, trajectory_section
+    from ais_bench_prefix_cache.artifacts.theory import target_warnings, theory_of_plan
     from ais_bench_prefix_cache.artifacts.writing import write_document
     from ais_bench_prefix_cache.commands.console import print_json, run_log, warn
     from ais_bench_prefix_cache.planning.planner import plan_scenario
@@ -33,9 +33,7 @@ def execute(arguments: argparse.Namespace) -> int:
     scenario = load_scenario(arguments.scenario)
     plan = plan_scenario(scenario)
     summary = inspect_summary(scenario, plan)
-    warnings = target_warnings(
-        theory_of_plan(plan), trajectory_section(plan.trajectory), scenario.validation.target_warning_pp
-    )
+    warnings = target_warnings(theory_of_plan(plan), summary["trajectory"], scenario.validation.target_warning_pp)
     paths = RunPaths.create(scenario.run.output_dir, scenario.run.run_id, datetime.now())
     with run_log(paths.log("inspect")) as log:
         log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
