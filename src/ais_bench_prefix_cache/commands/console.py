@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,6 +52,30 @@ def progress(items: Iterable[Item], *, total: int, label: str, shown: bool = Tru
             leave=True,
         )
     )
+
+
+def progress_bar(label: str, total: int) -> Callable[[int], None]:
+    """The same bar for work that is not a loop: the function that is returned hears how many are done."""
+    from tqdm import tqdm
+
+    terminal = sys.stderr.isatty()
+    bar = tqdm(
+        total=total,
+        desc=label,
+        file=sys.stderr,
+        disable=total == 0,
+        ascii="-#",
+        bar_format="{desc} [{bar:30}] {n_fmt}/{total_fmt} {percentage:3.0f}%",
+        mininterval=0.1 if terminal else 5.0,
+        leave=True,
+    )
+
+    def show(done: int) -> None:
+        bar.update(done - bar.n)
+        if done >= total:
+            bar.close()
+
+    return show
 
 
 @contextmanager

@@ -141,7 +141,7 @@ def _lane_proportions(
     """Each request's share of its lane's total, rounded to the nearest integer (one half up)."""
     if int(lane_totals.max()) * int(lane_inputs.max()) < _INT64_SAFE // 4:
         total, whole = lane_totals[lane], lane_inputs[lane]
-        return (2 * total * running_input + whole) // (2 * whole)
+        return np.asarray((2 * total * running_input + whole) // (2 * whole), dtype=np.int64)
     totals, wholes = lane_totals.tolist(), lane_inputs.tolist()
     shares = [
         (2 * totals[number] * part + wholes[number]) // (2 * wholes[number])

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from ais_bench_prefix_cache.planning.allocation import lane_goals
 from ais_bench_prefix_cache.planning.lanes import Lanes
 from ais_bench_prefix_cache.planning.plan import Int64Column
-from ais_bench_prefix_cache.planning.quality import settled
+from ais_bench_prefix_cache.planning.quality import settled, smallest_possible_distance
 
 BEAM_STATES = 256
 """The most states that are kept after a request."""
@@ -28,7 +28,6 @@ def search_plan(
     lanes: Lanes,
     hit_blocks: int,
     block_size: int,
-    attainable_distance: float,
 ) -> Int64Column:
     """Shared blocks per request whose hits add up to exactly ``hit_blocks`` (which must be reachable).
 
@@ -43,20 +42,22 @@ def search_plan(
     target = hit_blocks * block_size / cumulative[-1]
     future_before, future_after = _future_limits(capacity, lanes)
 
-    hits = np.zeros(1, dtype=np.int64)
-    lane_hits = np.zeros((1, lanes.count), dtype=np.int64)
-    watermark = np.zeros((1, lanes.count), dtype=np.int64)
+    unavoidable = smallest_possible_distance(input_tokens, limits, hit_blocks, block_size)
+    hits, signature = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint64)
+    # Both stay below BEAM_WORK_LIMIT / BEAM_STATES; small numbers, because they are copied for every request.
+    lane_hits = np.zeros((1, lanes.count), dtype=np.int16)
+    watermark = np.zeros((1, lanes.count), dtype=np.int16)
+    weights = np.random.PCG64(0).random_raw(lanes.count)
     future = np.full(1, int(limits.sum()), dtype=np.int64)
-    distance, roughness = np.full(1, attainable_distance), np.zeros(1)
+    distance, roughness = np.full(1, unavoidable), np.zeros(1)
     history: list[tuple[npt.NDArray[np.int64], Int64Column]] = []
 
     for request, (lane, most) in enumerate(zip(lanes.lane.tolist(), capacity.tolist(), strict=True)):
         choices = np.arange(most + 1, dtype=np.int64)
-        mark = watermark[:, lane, None]
-        hit = np.minimum(choices, mark)
-        raised = np.maximum(choices, mark)
-        after = future_after[request]
-        rest = (future - _lookup(future_before[request], watermark[:, lane]))[:, None] + _lookup(after, raised)
+        mark, after = watermark[:, lane].astype(np.int64), future_after[request]
+        hit = np.minimum(choices, mark[:, None])
+        raised = np.minimum(np.maximum(choices, mark[:, None]), after.size - 1)
+        rest = (future - _lookup(future_before[request], mark))[:, None] + _lookup(after, raised)
         total = hits[:, None] + hit
         reached = lane_hits[:, lane, None] + hit
         parent, choice = np.nonzero((total <= hit_blocks) & (total + rest >= hit_blocks))
@@ -66,14 +67,21 @@ def search_plan(
         if request >= start:
             farthest = np.maximum(farthest, np.abs(total * block_size / cumulative[request] - target))
         rough = roughness[parent] + (reached - goals[request]).astype(np.float64) ** 2
+        signed = signature[parent] + (raised - mark[parent]).astype(np.uint64) * weights[lane]
         best = np.lexsort((-raised, rough, farthest))[: 4 * BEAM_STATES]
-        keys = watermark[parent[best]]
-        keys[:, lane] = np.minimum(raised[best], after.size - 1)
-        _, distinct = np.unique(np.column_stack((total[best], keys)), axis=0, return_index=True)
+        _, distinct = np.unique(
+            np.column_stack((total[best].astype(np.uint64), signed[best])), axis=0, return_index=True
+        )
         best = best[np.sort(distinct)[:BEAM_STATES]]
 
         parent, choice = parent[best], choice[best]
-        hits, future, distance, roughness = total[best], rest[best], farthest[best], rough[best]
+        hits, future, distance, roughness, signature = (
+            total[best],
+            rest[best],
+            farthest[best],
+            rough[best],
+            signed[best],
+        )
         watermark, lane_hits = watermark[parent], lane_hits[parent]
         watermark[:, lane], lane_hits[:, lane] = raised[best], reached[best]
         history.append((parent, choice))
@@ -99,11 +107,13 @@ def _future_limits(
         table = np.zeros(1, dtype=np.int32)
         for request in lanes.by_lane[start:end][::-1].tolist():
             after[request] = table
-            marks = np.arange(max(caps[request], table.size - 1) + 1, dtype=np.int32)
-            table = np.minimum(marks, caps[request]) + _lookup(table, np.maximum(marks, caps[request]))
+            marks = np.arange(max(caps[request], table.size - 1) + 1, dtype=np.int64)
+            table = (np.minimum(marks, caps[request]) + _lookup(table, np.maximum(marks, caps[request]))).astype(
+                np.int32
+            )
             before[request] = table
     return before, after
 
 
-def _lookup(table: npt.NDArray[np.int32], marks: npt.NDArray[np.int64] | npt.NDArray[np.int32]) -> Int64Column:
-    return table[np.minimum(marks, table.size - 1)]
+def _lookup(table: npt.NDArray[np.int32], marks: Int64Column) -> Int64Column:
+    return np.asarray(table[np.minimum(marks, table.size - 1)], dtype=np.int64)

@@ -26,7 +26,6 @@ from ais_bench_prefix_cache.planning.allocation import follow_lane_goals, lane_g
 from ais_bench_prefix_cache.planning.lanes import Lanes
 from ais_bench_prefix_cache.planning.plan import Int64Column
 from ais_bench_prefix_cache.planning.quality import settled, smallest_possible_distance
-from ais_bench_prefix_cache.planning.reachability import cold_hit_limits
 
 CANDIDATES = 64
 """How many requests are compared when a watermark has to rise; bounds the time of a lane."""
@@ -42,14 +41,19 @@ class Watermarks:
 
 
 def plan_lanes(
-    input_tokens: Int64Column, capacity: Int64Column, lanes: Lanes, hit_blocks: int, block_size: int
+    input_tokens: Int64Column,
+    capacity: Int64Column,
+    limits: Int64Column,
+    lanes: Lanes,
+    hit_blocks: int,
+    block_size: int,
 ) -> tuple[Int64Column, bool]:
     """Shared blocks per request whose hits add up to exactly ``hit_blocks``, and whether both passes succeeded.
 
-    ``hit_blocks`` must be reachable. Where the second pass finds no room for its watermarks, the watermarks of a
+    ``limits`` are those of :func:`~ais_bench_prefix_cache.planning.reachability.cold_hit_limits`, and ``hit_blocks``
+    must be reachable. Where the second pass finds no room for its watermarks, the watermarks of a
     first-come plan are used instead, which always have room.
     """
-    limits = cold_hit_limits(capacity, lanes)
     distance = smallest_possible_distance(input_tokens, limits, hit_blocks, block_size)
     floor, ceiling = _tolerance(input_tokens, hit_blocks, block_size, distance, lanes.count)
     nothing = np.zeros_like(limits)
@@ -100,23 +104,23 @@ def _raises(wants: list[int], caps: list[int]) -> list[tuple[int, int]]:
     """Positions in one lane at which the watermark rises and the levels to which it does, from last to first.
 
     A request can raise it to a level if its capacity is that large; it then hits all that is cached, which is the
-    largest hit wanted so far. The less that exceeds what it wants itself, the better; and the earlier it is, the fewer
-    rises there are.
+    largest hit wanted so far. The less that exceeds what it wants itself, the better; and the later it is, the less
+    an excess changes the cumulative rate.
     """
     largest = list(accumulate(wants, max))
     level = largest[-1]
     raises = []
     while level > 0:
-        chosen, excess, looked_at = -1, 0, 0
+        chosen, excess, candidates = -1, 0, 0
         for position in range(bisect_left(largest, level) - 1, -1, -1):
-            if caps[position] >= level:
-                surplus = largest[position] - wants[position]
-                if chosen < 0 or surplus <= excess:
-                    chosen, excess = position, surplus
-            if chosen >= 0:
-                looked_at += 1
-                if looked_at == CANDIDATES:
-                    break
+            if caps[position] < level:
+                continue
+            surplus = largest[position] - wants[position]
+            if chosen < 0 or surplus < excess:
+                chosen, excess = position, surplus
+            candidates += 1
+            if surplus == 0 or candidates == CANDIDATES:
+                break
         raises.append((chosen, level))
         level = largest[chosen]
     return raises

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from ais_bench_prefix_cache.scenario.findings import FieldPath, Findings, value_at
+from ais_bench_prefix_cache.scenario.findings import FieldPath, Findings, quoted, value_at
 
 LONGEST_RUN_ID_BYTES = 180
+API_KEY_PHRASE = "visible ASCII characters without spaces"
 URL_FIELDS = ("inference_url", "metrics_url", "reset_url")
 
 
@@ -81,7 +82,8 @@ def check_groups(fields: CheckedFields) -> None:
     groups: FieldPath = ("prefix_cache", "groups")
     count = fields.get(*groups, "count")
     path: FieldPath = (*groups, "assignment", "weights")
-    weights = fields.get(*path)
+    # The whole rule must be sound: with an unknown mode the schema says nothing about the weights.
+    weights = (fields.get(*groups, "assignment") or {}).get("weights")
     if weights is not None:
         if count is not None and len(weights) != count:
             fields.findings.report(
@@ -103,7 +105,7 @@ def check_groups(fields: CheckedFields) -> None:
 
 def override_group(key: str) -> int | None:
     """The number of a group id; None for a text that is not one."""
-    match = re.fullmatch(r"group-(0|[1-9][0-9]{0,6})", key)
+    match = re.fullmatch(r"group-(0|[1-9][0-9]{0,4})", key)
     return int(match[1]) if match else None
 
 
@@ -132,9 +134,6 @@ def check_service(fields: CheckedFields) -> None:
         )
 
 
-API_KEY_PHRASE = "visible ASCII characters without spaces"
-
-
 def usable_api_key(api_key: str) -> bool:
     """Whether an HTTP header can carry the key."""
     return all("!" <= character <= "~" for character in api_key)
@@ -155,7 +154,7 @@ def _check_engine_labels(fields: CheckedFields, dp_size: int | None) -> None:
                 allowed=f"an integer from 0 up to {dp_size - 1}",
             )
         elif rank in ranks:
-            fields.findings.report(path, "SAID_TWICE", f"rank {rank} already belongs to the label {ranks[rank]!r}")
+            fields.findings.report(path, "SAID_TWICE", f"rank {rank} already has the label {quoted(ranks[rank])}")
         else:
             ranks[rank] = label
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ais_bench_prefix_cache.errors import Problem
@@ -76,9 +76,15 @@ class Findings:
             found[: len(path)] == path or (found and path[: len(found)] == found) for found, _ in self._found
         )
 
-    def problems(self) -> tuple[Problem, ...]:
-        """All problems so far."""
-        return tuple(problem for _, problem in self._found)
+    def problems(self, sections: Sequence[str] = ()) -> tuple[Problem, ...]:
+        """All problems so far, those of one section together, in the order of ``sections``."""
+        order = {section: n for n, section in enumerate(sections)}
+
+        def position(found: tuple[FieldPath, Problem]) -> int:
+            path, _ = found
+            return order.get(str(path[0]), len(order)) if path else -1
+
+        return tuple(problem for _, problem in sorted(self._found, key=position))
 
     def __iter__(self) -> Iterator[tuple[FieldPath, Problem]]:
         return iter(self._found)

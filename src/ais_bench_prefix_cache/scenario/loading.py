@@ -71,15 +71,14 @@ def load_scenario(
 
     fields = CheckedFields(document, findings)
     check_names(fields)
-    check_groups(fields)
-    check_service(fields)
     assignment = _assignment(fields)
     lengths = _length_rules(fields, assignment, place, check_minimum_non_shared_length(fields), benchmark_mode)
+    check_groups(fields)
+    check_service(fields)
     api_key = _api_key(fields, environment)
-    problems = findings.problems()
-    if problems:
+    problems = findings.problems(list(source.content))
+    if problems or assignment is None:
         raise ScenarioError(problems)
-    assert assignment is not None
     return _scenario(path, source.sha256, document, lengths, assignment, place, api_key)
 
 

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 
-from ais_bench_prefix_cache.scenario.findings import FieldPath, Findings, nearest, quoted
+from ais_bench_prefix_cache.scenario.findings import SECRET_FIELD, FieldPath, Findings, nearest, quoted
 from ais_bench_prefix_cache.scenario.schema import (
     Schema,
     branches_by_mode,
@@ -51,7 +51,9 @@ def report_schema_problems(
     already = {path for path, _ in findings}
     for error in validator.iter_errors(document):
         path = (*section, *error.absolute_path)
-        sentence = None if path in already else _SENTENCES[error.validator](error)
+        if path in already:
+            continue
+        sentence = _SECRET_SENTENCE if path == SECRET_FIELD else _SENTENCES[error.validator](error)
         if sentence:
             findings.report(path, sentence.code, sentence.message, allowed=sentence.allowed, hint=sentence.hint)
 
@@ -92,20 +94,31 @@ def _tagged_union(validator: Any, _: Any, value: Any, schema: Schema) -> Iterato
 def _items(validator: Any, items: Schema, value: Any, schema: Schema) -> Iterator[ValidationError]:
     if not isinstance(value, list):
         return
-    rule = resolved(items)
-    suspects: Iterable[int] = range(len(value))
-    if set(rule) <= _PLAIN_ITEM_KEYWORDS and rule.get("type") in ("integer", "number"):
-        types = (int,) if rule["type"] == "integer" else (int, float)
-        low, high = rule["minimum"], rule["maximum"]
-        suspects = (n for n, item in enumerate(value) if type(item) not in types or not low <= item <= high)
     wrong_items = 0
-    for n in suspects:
-        errors = list(validator.descend(value[n], items, path=n))
-        wrong_items += bool(errors)
-        if wrong_items <= MOST_PROBLEMS_PER_LIST:
-            yield from errors
+    for n in _suspects(value, resolved(items)):
+        if wrong_items < MOST_PROBLEMS_PER_LIST or not _is_plain(resolved(items)):
+            errors = list(validator.descend(value[n], items, path=n))
+            wrong_items += bool(errors)
+            if wrong_items <= MOST_PROBLEMS_PER_LIST:
+                yield from errors
+        else:
+            wrong_items += 1
     if wrong_items > MOST_PROBLEMS_PER_LIST:
         yield ValidationError("", validator="moreItems", validator_value=wrong_items - MOST_PROBLEMS_PER_LIST)
+
+
+def _is_plain(rule: Schema) -> bool:
+    """Whether a rule is nothing but a number between two bounds."""
+    return set(rule) == _PLAIN_ITEM_KEYWORDS and rule["type"] in ("integer", "number")
+
+
+def _suspects(value: list[Any], rule: Schema) -> Iterable[int]:
+    """The positions worth a validator: for plain numbers only the wrong ones, otherwise all."""
+    if not _is_plain(rule):
+        return range(len(value))
+    types = (int,) if rule["type"] == "integer" else (int, float)
+    low, high = rule["minimum"], rule["maximum"]
+    return (n for n, item in enumerate(value) if type(item) not in types or not low <= item <= high)
 
 
 def _no_unknown_keys(validator: Any, rule: Any, value: Any, schema: Schema) -> Iterator[ValidationError]:
@@ -161,7 +174,7 @@ def _not_allowed(error: Any) -> _Sentence:
     hint = None
     if isinstance(value, str):
         shown = quoted(value)
-        near = nearest(value, [choice for choice in choices if isinstance(choice, str)])
+        near = nearest(value, [choice for choice in choices if isinstance(choice, str)]) if len(choices) > 1 else None
         hint = f"did you mean {quoted(near)}?" if near else None
     elif value is None or isinstance(value, (bool, int, float)):
         shown = json.dumps(value)
@@ -178,11 +191,10 @@ def _out_of_range(error: Any) -> _Sentence:
 def _wrong_size(error: Any) -> _Sentence:
     thing = "text" if isinstance(error.instance, str) else "list"
     if not error.instance:
-        return _Sentence("EMPTY", f"the {thing} is empty", _allowed(error.schema))
+        return _Sentence("EMPTY", f"the {thing} is empty", f"a {thing} that is not empty")
     unit = "characters" if thing == "text" else "entries"
-    bound = "at least" if error.validator.startswith("min") else "at most"
     found = f"the {thing} has {len(error.instance)} {unit}"
-    return _Sentence("WRONG_SIZE", found, f"{bound} {error.validator_value} {unit}")
+    return _Sentence("WRONG_SIZE", found, f"at most {error.validator_value}")
 
 
 def _wrong_text(error: Any) -> _Sentence:
@@ -190,7 +202,7 @@ def _wrong_text(error: Any) -> _Sentence:
 
 
 def _wrong_key(error: Any) -> _Sentence:
-    return _Sentence("WRONG_KEY", "an argument's name begins with -", hint=f'write "--{error.path[-1]}"')
+    return _Sentence("WRONG_KEY", "an argument's name begins with -", hint=f"write {quoted(f'--{error.path[-1]}')}")
 
 
 def _unknown_key(error: Any) -> _Sentence:
@@ -243,6 +255,7 @@ def _more_items(error: Any) -> _Sentence:
     return _Sentence("MORE_PROBLEMS", f"{error.validator_value} more entries of this list are wrong")
 
 
+_SECRET_SENTENCE = _Sentence("WRONG_TYPE", "the key is not a string", "a string")
 _SENTENCES: Mapping[Any, Callable[[Any], _Sentence | None]] = {
     "type": _wrong_type,
     "enum": _not_allowed,

@@ -73,6 +73,7 @@ def create_application(
         middleware=[Middleware(_BearerAuthentication, api_key=api_key)] if api_key else [],
         exception_handlers={
             ApiError: _api_error,
+            Exception: _internal_error,
             404: lambda _request, _error: JSONResponse({"detail": "Not Found"}, 404),
             405: lambda _request, error: JSONResponse({"detail": "Method Not Allowed"}, 405, headers=error.headers),
         },
@@ -101,6 +102,13 @@ def _api_error(_request: Request, error: Exception) -> Response:
     return JSONResponse(error.body, error.status)
 
 
+def _internal_error(_request: Request, error: Exception) -> Response:
+    """A fault of ours: seen on stderr, and answered as vLLM answers its own."""
+    traceback.print_exception(error, file=sys.stderr)
+    body = ApiError(500, f"{type(error).__name__}: {error}", kind="InternalServerError").body
+    return JSONResponse(body, 500)
+
+
 @dataclass
 class _Choice:
     """What has been generated for one choice of an answer."""
@@ -119,6 +127,7 @@ class _Answer:
     choices: list[_Choice]
     output: asyncio.Queue[GeneratedToken]
     created: int
+    hit_tokens_of_first_token: int | None = None
 
     async def tokens(self) -> AsyncIterator[GeneratedToken]:
         """The tokens of all choices as they come; when the reader stops early, the rest is aborted."""
@@ -129,6 +138,8 @@ class _Answer:
                 choice = self.choices[token.choice]
                 choice.token_ids.append(token.token_id)
                 choice.hit_tokens = token.hit_tokens
+                if self.hit_tokens_of_first_token is None:
+                    self.hit_tokens_of_first_token = token.hit_tokens
                 unfinished -= token.finished
                 yield token
         finally:
@@ -312,8 +323,10 @@ class _Service:
             "completion_tokens": completion_tokens,
         }
         if details:
+            # Of several prompts vLLM reports one: the first to answer in a stream, else the last of the list.
+            first, last = answer.hit_tokens_of_first_token, answer.choices[-1].hit_tokens
             usage["prompt_tokens_details"] = (
-                {"cached_tokens": answer.choices[-1].hit_tokens}
+                {"cached_tokens": first if answer.call.stream else last}
                 if self._configuration.enable_prompt_tokens_details
                 else None
             )
