@@ -36,7 +36,7 @@ _TRAFFIC_FINDINGS = frozenset(
 
 @dataclass(frozen=True)
 class SnapshotTexts:
-    """One look at ``/metrics``: one text, or one a port in the order of the ranks; ``names`` say where they are from."""
+    """One look at ``/metrics``: one text, or one a port in the order of the ranks; ``names`` say where from."""
 
     texts: tuple[str, ...]
     names: tuple[str, ...]

@@ -361,8 +361,8 @@ def _traffic(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "REQUESTS_MISSING",
             "error",
-            f"the server counted {-excess} prompt tokens fewer than planned: requests were not sent, were refused, failed "
-            "or bypassed the cache",
+            f"the server counted {-excess} prompt tokens fewer than planned: requests were not sent, were refused, "
+            "failed or bypassed the cache",
             numbers | _failures(evidence),
             "Look at AISBench's failed requests and the server's log; requests with prompt_logprobs are not counted.",
         )
@@ -465,7 +465,8 @@ def _preemptions(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "PREEMPTIONS",
             "warning",
-            f"the server preempted running requests {count} times because its KV cache was full, and lost cached blocks",
+            f"the server preempted running requests {count} times because its KV cache was full, and lost cached "
+            "blocks",
             {"preemptions": count, "hits_short": evidence.hits_short},
             "Lower aisbench.model.batch_size or the output lengths, or give the server more KV memory.",
         )

@@ -71,7 +71,8 @@ class RunFacts:
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready, without what was not looked at."""
-        document = {key: value for key, value in asdict(self).items() if value not in (None, (), {}, False)}
+        unknown = asdict(RunFacts())
+        document = {key: value for key, value in asdict(self).items() if value != unknown[key]}
         for key in ("tokenization", "probes"):
             if key in document:
                 document[key] = list(document[key])

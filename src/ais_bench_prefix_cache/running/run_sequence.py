@@ -271,7 +271,6 @@ class _Run:
             dropped_blocks=probed.rule.dropped_blocks,
             retried_requests=sum(row.attempts > 1 for row in usage) if usage else None,
             failed_requests=sum(not row.success for row in usage) if usage else None,
-            aisbench_warmups=_warmups(self.scenario.aisbench.extra_args),
             engine_label_map=_engine_label_map({}, probed),
         )
         requests = _compare_requests(self.formal, result)
@@ -337,7 +336,3 @@ def _kv_cache_usage(client: ServiceClient, engine_label_map: Mapping[str, int]) 
         where=client.config.metrics_urls,
     )
 
-
-def _warmups(extra_args: Mapping[str, Any]) -> int | None:
-    value = extra_args.get("--num-warmups", 1)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
