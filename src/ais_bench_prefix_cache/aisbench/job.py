@@ -14,8 +14,8 @@ from ais_bench_prefix_cache.scenario.model import Scenario
 class AISBenchJob:
     """One formal run. Paths are absolute.
 
-    Everything that shapes the requests (URLs, model, abbreviations, streaming, batch size …) stands in the manifest's
-    ``effective_config``, where the template reads it. ``api_key`` reaches AISBench through the child's environment only.
+    Everything that shapes the requests (URLs, model, abbreviations, streaming, batch size) stands in the manifest's
+    ``effective_config``, where the template reads it. ``api_key`` goes into the child's environment and nowhere else.
     ``template_path`` is None for the built-in template. ``stall_seconds`` is how long no byte may arrive from the
     server before the run is stopped; ``on_progress`` hears ``(finished requests, all requests)``.
     """

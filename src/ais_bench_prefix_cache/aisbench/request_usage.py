@@ -8,8 +8,8 @@ Our model adapter appends one JSON object a line as requests finish (not in send
 ``finished`` (seconds after the first request of the run was sent; null where it did not happen), ``error``.
 
 ``cached_tokens`` has three states: the key is **absent** when the server's usage had no
-``prompt_tokens_details.cached_tokens``; it is **null** when the server sent null for either; otherwise it is the number, 0
-included.
+``prompt_tokens_details.cached_tokens``; it is **null** when the server sent null for either; otherwise it is the
+number, 0 included.
 """
 
 from __future__ import annotations
