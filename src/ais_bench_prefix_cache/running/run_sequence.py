@@ -335,4 +335,3 @@ def _kv_cache_usage(client: ServiceClient, engine_label_map: Mapping[str, int]) 
         engine_label_map=engine_label_map,
         where=client.config.metrics_urls,
     )
-
