@@ -37,7 +37,9 @@ class OneTokenWords:
             self._draw(f"prefix {group}", int(plan.canonical_prefix_tokens[group])) for group in range(plan.group_count)
         ]
         self.canonical_prefixes = tuple(
-            CanonicalPrefix(group, self._text(numbers), self._token_ids(numbers), self._digest(numbers), (0,), ("0" * 64,))
+            CanonicalPrefix(
+                group, self._text(numbers), self._token_ids(numbers), self._digest(numbers), (0,), ("0" * 64,)
+            )
             for group, numbers in enumerate(self._prefixes)
         )
         self.warmup_prompts = tuple(

@@ -6,7 +6,7 @@ Nothing is written before the end: until :func:`run_benchmark` returns, ``analys
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -36,8 +36,8 @@ from ais_bench_prefix_cache.service.resetting import ResetOutcome, empty_the_cac
 from ais_bench_prefix_cache.service.scraping import CounterReader
 from ais_bench_prefix_cache.service.warming import WarmedEntry, WarmupEntry, warm_and_prove
 
-ProgressBar = Callable[[str, int], Callable[[int], None]]
-"""``bar(label, total)`` gives a function that is told how many are done."""
+ProgressBar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""``with bar(label, total) as show``: ``show`` is told how many are done."""
 
 
 @dataclass(frozen=True)
@@ -194,23 +194,16 @@ class _Run:
         plan = [WarmupEntry.from_plan(entry) for entry in self.data.manifest["warmup"]["plan"]]
         warmed: list[WarmedEntry] = []
         if plan:
-            done = 0
-            report = self.bar("Warm up", 2 * len(plan))
-
-            def advance() -> None:
-                nonlocal done
-                done += 1
-                report(done)
-
-            warmed = warm_and_prove(
-                self.client,
-                self.reader,
-                plan,
-                probed.rank_of_engine,
-                probed.rule,
-                exact_hits=self.exact_hits,
-                on_progress=advance,
-            )
+            with self.bar("Warm up", 2 * len(plan)) as show:
+                warmed = warm_and_prove(
+                    self.client,
+                    self.reader,
+                    plan,
+                    probed.rank_of_engine,
+                    probed.rule,
+                    exact_hits=self.exact_hits,
+                    on_progress=show,
+                )
         self.runtime["warmup"] = [
             {
                 "request_id": each.entry.request_id,
@@ -236,14 +229,12 @@ class _Run:
         return stable.reading
 
     def _formal(self, probed: ProbedRanks) -> AISBenchResult:
-        report = self.bar("Formal requests", self.data.rows)
-        job = replace(self.job, on_progress=lambda finished, _all: report(finished))
         sampler = KvSampler(
             partial(_kv_cache_usage, self.client, _engine_label_map(self.service.engine_label_map, probed)),
             self.service.poll_interval_seconds,
         )
-        with sampler:
-            result = run_aisbench(job)
+        with self.bar("Formal requests", self.data.rows) as show, sampler:
+            result = run_aisbench(replace(self.job, on_progress=lambda finished, _all: show(finished)))
         self.runtime["aisbench_exit_code"] = result.exit_code
         self.runtime["aisbench"] = result.to_json()
         self.runtime["kv_cache_polling"] = sampler.as_json()
