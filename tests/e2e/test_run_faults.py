@@ -1,4 +1,4 @@
-"""`run` against a service that fails in the middle: exit code, last line, nothing written, nothing left, nothing sent."""
+"""`run` against a service that fails in the middle: exit code and last line; nothing written, left behind or sent."""
 
 from __future__ import annotations
 

@@ -138,10 +138,11 @@ class _Run:
         workload = self.formal.workload
         problems: list[Problem] = []
         found = Preflight()
-        for check in (
+        checks: tuple[Callable[[], Preflight], ...] = (
             lambda: check_inference(self.client, workload, self.tokenizer.encode),
             self._check_engines,
-        ):
+        )
+        for check in checks:
             try:
                 part = check()
             except ServiceError as error:

@@ -55,8 +55,8 @@ def warm_and_prove(
     """Send every prompt to its rank, then all of them once more, and judge the second pass by its hits.
 
     The second pass of a rank must hit exactly what its prompts, all cached, hit by ``rule``: a sum that is right proves
-    each part, because none can hit more. Raises ServiceError that names group, rank and numbers. ``on_progress`` hears how
-    many requests are done, ``2 * len(plan)`` at the end.
+    each part, because none can hit more. Raises ServiceError that names group, rank and numbers. ``on_progress`` hears
+    how many requests are done, ``2 * len(plan)`` at the end.
     """
     start = reader.read()
     _check_lengths(client, plan, _send_all(client, plan, on_progress, 0))
@@ -67,7 +67,9 @@ def warm_and_prove(
     return [WarmedEntry(entry, completion.cached_tokens) for entry, completion in zip(plan, completions, strict=True)]
 
 
-def _send_all(client: ServiceClient, plan: Sequence[WarmupEntry], on_progress: Callable[[], None]) -> list[Completion]:
+def _send_all(
+    client: ServiceClient, plan: Sequence[WarmupEntry], on_progress: Callable[[int], None], done_before: int
+) -> list[Completion]:
     """All prompts, several at a time, results in the plan's order; the first error stops the rest.
 
     The threads are daemons: an interrupted run must end at once, not after the server has answered.
