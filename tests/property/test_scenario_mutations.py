@@ -143,12 +143,14 @@ def test_damaged_bytes_load_or_are_refused(scenario_directory: Path) -> None:
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-        lambda inner: st.lists(inner, max_size=4)
-        | st.dictionaries(
-            st.sampled_from(["run", "requests", "prefix_cache", "groups", "mode", "value", "service", "count"])
-            | st.text(max_size=6),
-            inner,
-            max_size=5,
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(
+                st.sampled_from(["run", "requests", "prefix_cache", "groups", "mode", "value", "service", "count"])
+                | st.text(max_size=6),
+                inner,
+                max_size=5,
+            )
         ),
         max_leaves=12,
     )

@@ -154,9 +154,7 @@ def _check_engine_labels(fields: CheckedFields, dp_size: int | None) -> None:
                 allowed=f"an integer from 0 up to {dp_size - 1}",
             )
         elif rank in ranks:
-            fields.findings.report(
-                path, "SAID_TWICE", f"rank {rank} already belongs to the label {quoted(ranks[rank])}"
-            )
+            fields.findings.report(path, "SAID_TWICE", f"rank {rank} already has the label {quoted(ranks[rank])}")
         else:
             ranks[rank] = label
 

@@ -174,7 +174,7 @@ def _not_allowed(error: Any) -> _Sentence:
     hint = None
     if isinstance(value, str):
         shown = quoted(value)
-        near = nearest(value, [choice for choice in choices if isinstance(choice, str)])
+        near = nearest(value, [choice for choice in choices if isinstance(choice, str)]) if len(choices) > 1 else None
         hint = f"did you mean {quoted(near)}?" if near else None
     elif value is None or isinstance(value, (bool, int, float)):
         shown = json.dumps(value)
@@ -191,11 +191,10 @@ def _out_of_range(error: Any) -> _Sentence:
 def _wrong_size(error: Any) -> _Sentence:
     thing = "text" if isinstance(error.instance, str) else "list"
     if not error.instance:
-        return _Sentence("EMPTY", f"the {thing} is empty", _allowed(error.schema))
+        return _Sentence("EMPTY", f"the {thing} is empty", f"a {thing} that is not empty")
     unit = "characters" if thing == "text" else "entries"
-    bound = "at least" if error.validator.startswith("min") else "at most"
     found = f"the {thing} has {len(error.instance)} {unit}"
-    return _Sentence("WRONG_SIZE", found, f"{bound} {error.validator_value} {unit}")
+    return _Sentence("WRONG_SIZE", found, f"at most {error.validator_value}")
 
 
 def _wrong_text(error: Any) -> _Sentence:
