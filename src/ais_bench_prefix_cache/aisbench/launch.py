@@ -94,7 +94,8 @@ def run_aisbench(job: AISBenchJob) -> AISBenchResult:
             cwd=private,
             environment=environment,
             log=job.log_path,
-            secret=job.api_key,
+            # The log is read when the secret must be gone and the results lie where they stay.
+            replacements={**({job.api_key: "***"} if job.api_key else {}), str(staging): str(job.work_dir)},
         )
         try:
             exit_code = _wait(family, job, private / "heartbeat")
@@ -115,12 +116,14 @@ def run_aisbench(job: AISBenchJob) -> AISBenchResult:
         exit_code=exit_code,
         work_dir=job.work_dir,
         exp_dir=exp_dir,
+        relative_exp_dir=os.path.relpath(exp_dir, job.manifest_path.parent),
         model_abbr=config.model_abbr,
         dataset_abbr=config.dataset_abbr,
         csv_path=files.csv,
         json_path=files.json,
         details_path=files.details,
         usage_path=files.usage if files.usage.is_file() else None,
+        stream=config.stream,
         request_count=len(expected_max_tokens),
         duration_seconds=time.monotonic() - started,
     )
@@ -220,17 +223,17 @@ def _environment(job: AISBenchJob, private: Path) -> dict[str, str]:
     )
     if job.api_key:
         environment[API_KEY_VARIABLE] = job.api_key
-    hosts = _inference_hosts(job.manifest_path)
+    hosts = _loopback_hosts(job.manifest_path)
     for name in ("NO_PROXY", "no_proxy"):
         environment[name] = ",".join(dict.fromkeys([*filter(None, environment.get(name, "").split(",")), *hosts]))
     return environment
 
 
-def _inference_hosts(manifest_path: Path) -> list[str]:
-    """Hosts of ``service.inference_url``: a proxy in between would answer for the server."""
+def _loopback_hosts(manifest_path: Path) -> list[str]:
+    """Hosts of ``service.inference_url`` on this machine: no proxy of the environment reaches them."""
     urls = json.loads(manifest_path.read_text(encoding="utf-8"))["effective_config"]["service"]["inference_url"]
-    hosts = [urlsplit(url).hostname for url in ([urls] if isinstance(urls, str) else urls)]
-    return [host for host in hosts if host]
+    hosts = [urlsplit(url).hostname or "" for url in ([urls] if isinstance(urls, str) else urls)]
+    return [host for host in hosts if host in ("localhost", "::1") or host.startswith("127.")]
 
 
 @contextmanager

@@ -80,4 +80,11 @@ infer = {
     },
 }
 
-summarizer = {"attr": "performance"}
+summarizer = {
+    "attr": "performance",
+    # Leaves out what was not measured, such as TTFT without streaming.
+    "calculator": {
+        "type": "ais_bench_prefix_cache.aisbench.adapters.metrics.MeasuredMetricCalculator",
+        "stream": model["stream"],
+    },
+}
