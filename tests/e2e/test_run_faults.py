@@ -35,6 +35,11 @@ class Prepared:
     analysis: Path
     log: Path
     proxy: FaultProxy
+    log_start: int = 0
+
+    def log_text(self) -> str:
+        """What this test's run has logged so far."""
+        return self.log.read_text()[self.log_start :] if self.log.exists() else ""
 
     def start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -105,6 +110,7 @@ def prepared_once(
 def prepared(prepared_once: tuple[Prepared, str]) -> Iterator[Prepared]:
     run, url = prepared_once
     run.proxy.reset(url)
+    run.log_start = len(run.log.read_text()) if run.log.exists() else 0
     before = run.analysis.read_bytes()
     yield run
     assert run.analysis.read_bytes() == before, "analysis.json was touched"
@@ -248,15 +254,14 @@ def test_a_signal_ends_everything(prepared: Prepared, phase: str, number: int, c
 
 
 def warming(prepared: Prepared) -> bool:
-    return "reset: finished" in prepared.log.read_text().rpartition("verify: started")[2]
+    return "reset: finished" in prepared.log_text()
 
 
 def wait_for(prepared: Prepared, phase: str, process: subprocess.Popen[str]) -> None:
     """Until the run hangs in ``phase``, or half of the formal requests have been sent."""
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and process.poll() is None:
-        text = prepared.log.read_text().rpartition("verify: started")[2] if prepared.log.exists() else ""
-        if f"{phase}: started" in text and (
+        if f"{phase}: started" in prepared.log_text() and (
             phase != "formal" or sum(seen.formal for seen in prepared.proxy.seen) >= 10
         ):
             time.sleep(0.3)

@@ -15,16 +15,22 @@ from typing import Any
 from ais_bench_prefix_cache.aisbench.job import AISBenchResult, job_from_scenario
 from ais_bench_prefix_cache.aisbench.launch import check_job, run_aisbench
 from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
-from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, analyze_run, explain_unusable
+from ais_bench_prefix_cache.analysis.analysis_document import (
+    PASS_WITH_WARNING,
+    SnapshotTexts,
+    analyze_run,
+    explain_unusable,
+)
 from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison, SeenRequest, compare_requests
 from ais_bench_prefix_cache.analysis.run_facts import ProbeFact, ResetFact, RunFacts
 from ais_bench_prefix_cache.analysis.snapshot import parse_kv_cache_usage
+from ais_bench_prefix_cache.artifacts.sources import corpus_warning, tokenizer_problem
 from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet, verify_data_set
 from ais_bench_prefix_cache.artifacts.writing import claimed, update_analysis
 from ais_bench_prefix_cache.errors import ArtifactError, Problem, ServiceError, SnapshotError
 from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.running.phases import Phases
-from ais_bench_prefix_cache.running.prepared_data import FormalRequests, check_sources, read_formal_requests
+from ais_bench_prefix_cache.running.prepared_data import FormalRequests, read_formal_requests
 from ais_bench_prefix_cache.scenario.model import Scenario
 from ais_bench_prefix_cache.service.client import ServiceClient
 from ais_bench_prefix_cache.service.counters import Reading
@@ -65,7 +71,9 @@ def run_benchmark(
     with phases.enter("verify"):
         data = verify_data_set(manifest_path)
         tokenizer = load_tokenizer(scenario.tokenizer)
-        check_sources(scenario, data.manifest, str(tokenizer.identity()["fingerprint_sha256"]))
+        problem = tokenizer_problem(data.manifest, tokenizer)
+        if problem is not None:
+            raise ArtifactError(problem)
         formal = read_formal_requests(data)
     with (
         _only_run(data),
@@ -188,7 +196,11 @@ class _Run:
         outcome = empty_the_caches(self.client, self.reader, probed.probes, engine=engine)
         if outcome.warning is not None:
             self.phases.note(f"warning [{outcome.warning['code']}] {outcome.warning['message']}")
-        self.runtime["reset"] = {"proven": outcome.proven, "attempts": outcome.attempts}
+        self.runtime["reset"] = {
+            "accepted": outcome.accepted,
+            "proven": outcome.proven,
+            "attempts": outcome.attempts,
+        }
         return outcome
 
     def _warm(self, probed: ProbedRanks) -> None:
@@ -254,15 +266,12 @@ class _Run:
         usage = [] if result.usage_path is None else load_request_usage(result.usage_path)
         facts = RunFacts(
             probes=tuple(ProbeFact(probe.dp_rank, probe.engine.label, probe.dp_rank) for probe in probed.probes),
-            reset=ResetFact(
-                accepted=reset.proven,
-                attempts=reset.attempts,
-                hits_after=dict.fromkeys(range(self.service.dp_size), 0) if reset.proven else None,
-            ),
+            reset=ResetFact(reset.accepted, attempts=reset.attempts, hits_after=reset.hits_after),
             assumed_empty=reset.warning is not None,
             dropped_blocks=probed.rule.dropped_blocks,
             retried_requests=sum(row.attempts > 1 for row in usage) if usage else None,
             failed_requests=sum(not row.success for row in usage) if usage else None,
+            aisbench_warmups=_warmups(self.scenario.aisbench.extra_args),
             engine_label_map=_engine_label_map({}, probed),
         )
         requests = _compare_requests(self.formal, result)
@@ -289,6 +298,10 @@ class _Run:
                 self.phases.note(f"finding [{finding.code}] {finding.message}\n    {finding.remedy}")
             # The texts were read by this run itself: that they do not fit together is the server's doing.
             raise ServiceError(error.problems) from error
+        changed_corpus = corpus_warning(self.data.manifest)
+        if changed_corpus is not None:
+            document["warnings"].append(changed_corpus)
+            document["validation"]["status"] = PASS_WITH_WARNING
         return update_analysis(self.data.paths.analysis, document)
 
 
@@ -327,3 +340,9 @@ def _kv_cache_usage(client: ServiceClient, engine_label_map: Mapping[str, int]) 
         engine_label_map=engine_label_map,
         where=client.config.metrics_urls,
     )
+
+
+def _warmups(extra_args: Mapping[str, Any]) -> int | None:
+    """AISBench's own warm-up requests: one unless it is told otherwise."""
+    value = extra_args.get("--num-warmups", 1)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
