@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,6 +52,32 @@ def progress(items: Iterable[Item], *, total: int, label: str, shown: bool = Tru
             leave=True,
         )
     )
+
+
+@contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """The same bar for work that is not a loop: the function of the block hears how many are done.
+
+    However the block ends, the next line on stderr begins at its beginning.
+    """
+    from tqdm import tqdm
+
+    terminal = sys.stderr.isatty()
+    with tqdm(
+        total=total,
+        desc=label,
+        file=sys.stderr,
+        disable=total == 0,
+        ascii="-#",
+        bar_format="{desc} [{bar:30}] {n_fmt}/{total_fmt} {percentage:3.0f}%",
+        mininterval=0.1 if terminal else 5.0,
+        leave=True,
+    ) as bar:
+
+        def show(done: int) -> None:
+            bar.update(done - bar.n)
+
+        yield show
 
 
 @contextmanager

@@ -1,0 +1,154 @@
+"""The cold planners for any number of requests: fix when each lane's watermark rises, then hand out the hits.
+
+In cold mode ``hit = min(shared, watermark)``, so a request that raises the watermark hits exactly the old watermark.
+That couples the requests of a lane. Two passes take the coupling away:
+
+1. Hand out hits as if every request could hit up to ``min(cap, largest earlier cap)`` and raised the watermark anyway.
+2. From the hits so wanted choose, from the end of each lane to its beginning, the requests that raise the watermark:
+   each raises it to the level that is needed next, and is one that wants (nearly) all that is cached before it.
+   Then every limit is known: raising requests hit exactly the watermark, the others up to ``min(cap, watermark)``;
+   and the hits are handed out again within those limits.
+
+Where the capacities of each lane never fall, the second pass finds such requests everywhere and costs less than a
+block per lane (see ``docs/planning.md``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from ais_bench_prefix_cache.planning.allocation import follow_lane_goals, lane_goals
+from ais_bench_prefix_cache.planning.lanes import Lanes
+from ais_bench_prefix_cache.planning.plan import Int64Column
+from ais_bench_prefix_cache.planning.quality import settled, smallest_possible_distance
+
+CANDIDATES = 64
+"""How many requests are compared when a watermark has to rise; bounds the time of a lane."""
+
+
+@dataclass(frozen=True, eq=False)
+class Watermarks:
+    """Per request in send order, in blocks: the lane's watermark before and after it, and whether it rises there."""
+
+    before: Int64Column
+    after: Int64Column
+    rises: npt.NDArray[np.bool_]
+
+
+def plan_lanes(
+    input_tokens: Int64Column,
+    capacity: Int64Column,
+    limits: Int64Column,
+    lanes: Lanes,
+    hit_blocks: int,
+    block_size: int,
+) -> tuple[Int64Column, bool]:
+    """Shared blocks per request whose hits add up to exactly ``hit_blocks``, and whether both passes succeeded.
+
+    ``limits`` are those of :func:`~ais_bench_prefix_cache.planning.reachability.cold_hit_limits`, and ``hit_blocks``
+    must be reachable. Where the second pass finds no room for its watermarks, the watermarks of a
+    first-come plan are used instead, which always have room.
+    """
+    distance = smallest_possible_distance(input_tokens, limits, hit_blocks, block_size)
+    floor, ceiling = _tolerance(input_tokens, hit_blocks, block_size, distance, lanes.count)
+    nothing = np.zeros_like(limits)
+    goals = lane_goals(lanes, input_tokens, nothing, limits, hit_blocks)
+    wanted = follow_lane_goals(lanes, goals, nothing, limits, hit_blocks, floor, ceiling)
+    watermarks = _needed_watermarks(wanted, capacity, lanes)
+    succeeded = int(watermarks.before[watermarks.rises].sum()) <= hit_blocks
+    if not succeeded:
+        watermarks = _first_come_watermarks(capacity, lanes, hit_blocks)
+    high = np.minimum(capacity, watermarks.before)
+    low = np.where(watermarks.rises, watermarks.before, 0)
+    hits = follow_lane_goals(lanes, lanes.running_sum(wanted), low, high, hit_blocks, floor, ceiling)
+    return np.where(watermarks.rises, watermarks.after, hits), succeeded
+
+
+def _tolerance(
+    input_tokens: Int64Column, hit_blocks: int, block_size: int, distance: float, lanes: int
+) -> tuple[Int64Column, Int64Column]:
+    """The global curves between which the cumulative hit blocks should stay: the smallest distance from the target
+    that is possible at all, and half a block for each lane; nothing is asked of the first tenth of the input."""
+    inputs = np.cumsum(input_tokens).astype(np.float64)
+    target = hit_blocks * block_size / float(inputs[-1])
+    slack = np.ceil(inputs * (lanes / 2) / inputs[-1]).astype(np.int64)
+    floor = np.ceil((target - distance) * inputs / block_size).astype(np.int64) - slack
+    ceiling = np.floor((target + distance) * inputs / block_size).astype(np.int64) + slack
+    start = settled(input_tokens)
+    floor[:start] = 0
+    ceiling[:start] = hit_blocks
+    return floor, ceiling
+
+
+def _needed_watermarks(wanted: Int64Column, capacity: Int64Column, lanes: Lanes) -> Watermarks:
+    """The watermarks that let every request hit what it wants, raised where that costs least.
+
+    ``wanted`` must be possible request by request: at most ``min(cap, largest earlier cap)``.
+    """
+    wants, caps = wanted[lanes.by_lane].tolist(), capacity[lanes.by_lane].tolist()
+    level_after = np.zeros(wanted.size, dtype=np.int64)
+    for start, end in zip(lanes.starts[:-1].tolist(), lanes.starts[1:].tolist(), strict=True):
+        for position, level in _raises(wants[start:end], caps[start:end]):
+            level_after[start + position] = level
+    after = np.empty_like(level_after)
+    after[lanes.by_lane] = level_after
+    return _watermarks(after, lanes)
+
+
+def _raises(wants: list[int], caps: list[int]) -> list[tuple[int, int]]:
+    """Positions in one lane at which the watermark rises and the levels to which it does, from last to first.
+
+    A request can raise it to a level if its capacity is that large; it then hits all that is cached, which is the
+    largest hit wanted so far. The less that exceeds what it wants itself, the better; and the later it is, the less
+    an excess changes the cumulative rate.
+    """
+    largest = list(accumulate(wants, max))
+    level = largest[-1]
+    raises = []
+    while level > 0:
+        chosen, excess, candidates = -1, 0, 0
+        for position in range(bisect_left(largest, level) - 1, -1, -1):
+            if caps[position] < level:
+                continue
+            surplus = largest[position] - wants[position]
+            if chosen < 0 or surplus < excess:
+                chosen, excess = position, surplus
+            candidates += 1
+            if surplus == 0 or candidates == CANDIDATES:
+                break
+        raises.append((chosen, level))
+        level = largest[chosen]
+    return raises
+
+
+def _first_come_watermarks(capacity: Int64Column, lanes: Lanes, hit_blocks: int) -> Watermarks:
+    """The first requests in send order raise their lane's watermark to all they can, the later ones never.
+
+    As few as possible do: with one less, the later requests could not hit enough. So the raising ones, which hit all
+    that is cached before them, never hit too much.
+    """
+
+    def first_come(raising: int) -> Watermarks:
+        after = capacity.copy()
+        after[raising:] = 0
+        return _watermarks(after, lanes)
+
+    fewest, enough = 0, int(capacity.size)
+    while fewest < enough:
+        middle = (fewest + enough) // 2
+        if int(np.minimum(capacity, first_come(middle).before).sum()) >= hit_blocks:
+            enough = middle
+        else:
+            fewest = middle + 1
+    return first_come(enough)
+
+
+def _watermarks(raised_to: Int64Column, lanes: Lanes) -> Watermarks:
+    after = lanes.running_max(raised_to)
+    before = lanes.previous(after)
+    return Watermarks(before, after, after > before)
