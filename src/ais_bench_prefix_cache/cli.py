@@ -33,6 +33,8 @@ COMMANDS = (
     "analyze",
     "report",
     "schema",
+    "kv",
+    "batching",
     "serve",
     "demo",
 )

@@ -49,10 +49,17 @@ class Schedule:
         return max((occupancy.finish for occupancy in self.occupancies), default=0)
 
     @property
+    def occupied_slot_steps(self) -> int:
+        return sum(occupancy.finish - occupancy.start for occupancy in self.occupancies)
+
+    @property
+    def total_slot_steps(self) -> int:
+        return self.makespan * self.slots
+
+    @property
     def utilisation(self) -> float:
         """Occupied share of all slot steps."""
-        steps = self.makespan * self.slots
-        return sum(o.finish - o.start for o in self.occupancies) / steps if steps else 0.0
+        return self.occupied_slot_steps / self.total_slot_steps if self.total_slot_steps else 0.0
 
 
 def schedule(requests: Sequence[BatchRequest], *, slots: int, policy: Policy) -> Schedule:
@@ -93,10 +100,15 @@ def _check(requests: Sequence[BatchRequest], slots: int) -> None:
         require_at_least_one(**{f"request {request.name}: output_tokens": request.output_tokens})
 
 
-def slot_picture(plan: Schedule) -> list[str]:
-    """One line a slot, one character a step: the first letter of the request's name, ``.`` where the slot is empty."""
-    lines = [["."] * plan.makespan for _ in range(plan.slots)]
+def slot_picture(plan: Schedule, *, columns: int = 100) -> tuple[list[str], int]:
+    """One line a slot: the first letter of a request's name while it runs, ``.`` where the slot is empty.
+
+    Returns the lines, of at most ``columns`` characters, and how many steps one character stands for; it shows who
+    holds the slot in the first of them.
+    """
+    steps = max(1, -(-plan.makespan // columns))
+    lines = [["."] * -(-plan.makespan // steps) for _ in range(plan.slots)]
     for occupancy in plan.occupancies:
-        for step in range(occupancy.start, occupancy.finish):
-            lines[occupancy.slot][step] = occupancy.request.name[0]
-    return ["".join(line) for line in lines]
+        for cell in range(-(-occupancy.start // steps), -(-occupancy.finish // steps)):
+            lines[occupancy.slot][cell] = occupancy.request.name[0]
+    return ["".join(line) for line in lines], steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Union
 
 from ais_bench_prefix_cache.errors import CalculationError
 from ais_bench_prefix_cache.kvcache.sizing import (
@@ -17,9 +17,13 @@ from ais_bench_prefix_cache.kvcache.sizing import (
 )
 
 _TORCH_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8", "int8": "int8"}
-_FULL = {"full_attention", "attention", "global_attention", "hybrid"}
-_WINDOWED = {"sliding_attention", "chunked_attention", "local_attention"}
-_CONSTANT = {"linear_attention", "mamba", "mamba2", "recurrent", "conv"}
+_FULL_NAMES = {"full_attention", "attention", "global_attention", "hybrid"}
+_WINDOWED_NAMES = {"sliding_attention", "chunked_attention", "local_attention"}
+_CONSTANT_NAMES = {"linear_attention", "mamba", "mamba2", "recurrent", "conv"}
+
+LayerKind = tuple[str, Union[int, None]]
+FULL: LayerKind = ("attention", None)
+CONSTANT: LayerKind = ("constant_state", None)
 
 
 def sizing_of_model(config: Mapping[str, Any], *, dtype: str | None = None, tensor_parallel: int = 1) -> CacheSizing:
@@ -27,97 +31,32 @@ def sizing_of_model(config: Mapping[str, Any], *, dtype: str | None = None, tens
 
     ``dtype`` is a name of :data:`~ais_bench_prefix_cache.kvcache.sizing.DTYPE_BYTES`; without it the cache has the
     model's own type, as vLLM's ``--kv-cache-dtype auto``. The text part of a multimodal model counts (``text_config``).
+    Not counted: scales of quantized caches, the indexer of sparse attention, constant states.
 
     Raises:
         CalculationError: a key that is needed is missing or makes no sense.
     """
-    text = config.get("text_config")
-    if isinstance(text, Mapping):
-        config = {**config, **text}
-    layer_count = _integer(config, "num_hidden_layers", "n_layer", "num_layers")
-    return CacheSizing(_layers(config, layer_count, tensor_parallel), DTYPE_BYTES[dtype or _model_dtype(config)])
-
-
-def _layers(config: Mapping[str, Any], layer_count: int, tensor_parallel: int) -> tuple[CacheLayers, ...]:
-    if config.get("kv_lora_rank"):
-        return (
-            latent_attention_layers(
-                layer_count,
-                latent_dim=_integer(config, "kv_lora_rank"),
-                rotary_dim=_integer(config, "qk_rope_head_dim"),
-            ),
+    config = _text_part(config)
+    layer_count = _integer(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    dtype_bytes = DTYPE_BYTES[dtype or model_dtype(config)]
+    layers = [
+        constant_state_layers(count)
+        if kind == "constant_state"
+        else _attention(config, count, window=window, tensor_parallel=tensor_parallel)
+        for (kind, window), count in sorted(
+            Counter(_layer_kinds(config, layer_count)).items(), key=lambda item: (item[0][0], item[0][1] or 0)
         )
-    heads = _integer(config, "num_attention_heads", "n_head")
-    kv_heads = (
-        1 if config.get("multi_query") else _integer(config, "num_key_value_heads", "num_kv_heads", default=heads)
-    )
-    head_dim = (
-        _integer(config, "head_dim")
-        if config.get("head_dim") is not None
-        else _integer(config, "hidden_size", "n_embd") // heads
-    )
-    layers: list[CacheLayers] = []
-    for (kind, window), count in sorted(
-        Counter(_layer_kinds(config, layer_count)).items(), key=lambda item: (item[0][0], item[0][1] or 0)
-    ):
-        if kind == "constant_state":
-            layers.append(constant_state_layers(count))
-        else:
-            layers.append(
-                attention_layers(
-                    count,
-                    kv_heads=kv_heads,
-                    head_dim=head_dim,
-                    value_head_dim=config.get("v_head_dim"),
-                    window=window,
-                    tensor_parallel=tensor_parallel,
-                )
-            )
-    return tuple(layers)
+    ]
+    return CacheSizing(tuple(layers), dtype_bytes)
 
 
-def _layer_kinds(config: Mapping[str, Any], layer_count: int) -> list[tuple[str, int | None]]:
-    """Kind and window of every layer, from whichever of the known keys the configuration has."""
-    window = config.get("sliding_window") or config.get("attention_chunk_size")
-    windowed = ("attention", int(window)) if window else ("attention", None)
-    full = ("attention", None)
-    names = config.get("layer_types") or config.get("layers_block_type")
-    if names:
-        if len(names) != layer_count:
-            raise CalculationError.of(
-                "MODEL_CONFIG", "layer_types", f"names {len(names)} layers", allowed=f"num_hidden_layers, {layer_count}"
-            )
-        return [_named_kind(str(name), windowed, full) for name in names]
-    interval = config.get("full_attention_interval") or config.get("attn_layer_period")
-    if interval:
-        offset = int(config.get("attn_layer_offset", int(interval) - 1))
-        return [full if i % int(interval) == offset else ("constant_state", None) for i in range(layer_count)]
-    pattern = config.get("sliding_window_pattern")
-    if window and pattern:
-        return [full if (i + 1) % int(pattern) == 0 else windowed for i in range(layer_count)]
-    if not window or config.get("use_sliding_window") is False:
-        return [full] * layer_count
-    # Qwen2: the first max_window_layers layers use full attention.
-    first_windowed = int(config["max_window_layers"]) if config.get("use_sliding_window") else 0
-    return [full if i < first_windowed else windowed for i in range(layer_count)]
+def model_dtype(config: Mapping[str, Any]) -> str:
+    """The model's own type as a name of :data:`~ais_bench_prefix_cache.kvcache.sizing.DTYPE_BYTES`.
 
-
-def _named_kind(name: str, windowed: tuple[str, int | None], full: tuple[str, int | None]) -> tuple[str, int | None]:
-    if name in _CONSTANT:
-        return ("constant_state", None)
-    if name in _WINDOWED:
-        return windowed
-    if name in _FULL:
-        return full
-    raise CalculationError.of(
-        "MODEL_CONFIG",
-        "layer_types",
-        f"has a layer of unknown type {name!r}",
-        allowed=", ".join(sorted(_FULL | _WINDOWED | _CONSTANT)),
-    )
-
-
-def _model_dtype(config: Mapping[str, Any]) -> str:
+    Raises:
+        CalculationError: it is a type that no cache has.
+    """
+    config = _text_part(config)
     name = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     if name not in _TORCH_DTYPES:
         raise CalculationError.of(
@@ -126,14 +65,100 @@ def _model_dtype(config: Mapping[str, Any]) -> str:
     return _TORCH_DTYPES[name]
 
 
-def _integer(config: Mapping[str, Any], *names: str, default: int | None = None) -> int:
-    """The first of ``names`` that the configuration has, as a positive integer."""
+def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A multimodal model keeps the keys of its language model in ``text_config``."""
+    text = config.get("text_config")
+    return {**config, **text} if isinstance(text, Mapping) else config
+
+
+def _attention(config: Mapping[str, Any], count: int, *, window: int | None, tensor_parallel: int) -> CacheLayers:
+    if config.get("kv_lora_rank"):
+        return latent_attention_layers(
+            count, latent_dim=_integer(config, "kv_lora_rank"), rotary_dim=_integer(config, "qk_rope_head_dim")
+        )
+    heads = _integer(config, "num_attention_heads", "n_head", "n_heads")
+    if config.get("head_dim") is not None or config.get("kv_channels") is not None:
+        head_dim = _integer(config, "head_dim", "kv_channels")
+    else:
+        head_dim = _integer(config, "hidden_size", "n_embd", "d_model") // heads
+    return attention_layers(
+        count,
+        kv_heads=_kv_heads(config, heads),
+        head_dim=head_dim,
+        value_head_dim=_integer(config, "v_head_dim", default=head_dim),
+        window=window,
+        tensor_parallel=tensor_parallel,
+    )
+
+
+def _kv_heads(config: Mapping[str, Any], heads: int) -> int:
+    if config.get("multi_query"):
+        return 1
+    if config.get("multi_query_attention"):
+        return _integer(config, "multi_query_group_num")
+    return _integer(config, "num_key_value_heads", "num_kv_heads", default=heads)
+
+
+def _layer_kinds(config: Mapping[str, Any], layer_count: int) -> list[LayerKind]:
+    """Kind and window of every layer that keeps a cache of its own, from whichever keys the configuration has."""
+    # Gemma 3n: the last layers read the cache of earlier ones.
+    own = layer_count - _integer(config, "num_kv_shared_layers", smallest=0, default=0)
+    return _all_layer_kinds(config, layer_count)[:own]
+
+
+def _all_layer_kinds(config: Mapping[str, Any], layer_count: int) -> list[LayerKind]:
+    window = _integer(config, "sliding_window", "attention_chunk_size", default=0)
+    windowed: LayerKind = ("attention", window) if window else FULL
+    names = config.get("layer_types") or config.get("layers_block_type")
+    if names:
+        if len(names) != layer_count:
+            raise CalculationError.of(
+                "MODEL_CONFIG", "layer_types", f"names {len(names)} layers", allowed=f"num_hidden_layers, {layer_count}"
+            )
+        return [_named_kind(str(name), windowed) for name in names]
+    letters = config.get("hybrid_override_pattern")
+    if letters:
+        # Nemotron-H: M is Mamba, * attention, - a layer without either.
+        return [FULL if letter == "*" else CONSTANT for letter in str(letters)]
+    if config.get("full_attention_interval") or config.get("attn_layer_period"):
+        interval = _integer(config, "full_attention_interval", "attn_layer_period")
+        offset = _integer(config, "attn_layer_offset", smallest=0, default=interval - 1)
+        return [FULL if index % interval == offset else CONSTANT for index in range(layer_count)]
+    if not window or config.get("use_sliding_window") is False:
+        return [FULL] * layer_count
+    pattern = _integer(config, "sliding_window_pattern", default=2 if config.get("model_type") == "gemma2" else 0)
+    if pattern:
+        return [FULL if (index + 1) % pattern == 0 else windowed for index in range(layer_count)]
+    # Qwen2: the first max_window_layers layers use full attention.
+    full_layers = _integer(config, "max_window_layers", smallest=0) if config.get("use_sliding_window") else 0
+    return [FULL if index < full_layers else windowed for index in range(layer_count)]
+
+
+def _named_kind(name: str, windowed: LayerKind) -> LayerKind:
+    if name in _CONSTANT_NAMES:
+        return CONSTANT
+    if name in _WINDOWED_NAMES:
+        return windowed
+    if name in _FULL_NAMES:
+        return FULL
+    raise CalculationError.of(
+        "MODEL_CONFIG",
+        "layer_types",
+        f"has a layer of unknown type {name!r}",
+        allowed=", ".join(sorted(_FULL_NAMES | _WINDOWED_NAMES | _CONSTANT_NAMES)),
+    )
+
+
+def _integer(config: Mapping[str, Any], *names: str, smallest: int = 1, default: int | None = None) -> int:
+    """The first of ``names`` that the configuration has, as an integer of at least ``smallest``."""
     for name in names:
         value = config.get(name)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise CalculationError.of("MODEL_CONFIG", name, f"is {value!r}", allowed="an integer of 1 or more")
+        if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+            raise CalculationError.of(
+                "MODEL_CONFIG", name, f"is {value!r}", allowed=f"an integer of {smallest} or more"
+            )
         return value
     if default is None:
         raise CalculationError.of("MODEL_CONFIG", names[0], "is missing from the model's configuration")

@@ -1,9 +1,9 @@
 """How much memory the KV cache of a model takes: per token, per request, per block, with and without a shared prefix.
 
-A layer keeps one key and one value vector per KV head and token (multi-head, grouped-query and multi-query attention differ
-only in the number of KV heads), or one compressed latent and one rotary key per token (multi-head latent attention,
-DeepSeek-V2, arXiv:2405.04434, section 2.1). A sliding-window layer keeps the tokens of its window only. Layers with a
-state of constant size (Mamba, linear attention) keep nothing per token.
+A layer keeps one key and one value vector per KV head and token (multi-head, grouped-query and multi-query attention
+differ only in the number of KV heads), or one compressed latent and one rotary key per token (multi-head latent
+attention, DeepSeek-V2, arXiv:2405.04434, section 2.1). A sliding-window layer keeps the tokens of its window only.
+Layers with a state of constant size (Mamba, linear attention) keep nothing per token.
 
 All sizes are bytes on one tensor-parallel rank; lengths are tokens.
 """
@@ -132,12 +132,17 @@ class SharedPrefixMemory:
 def shared_prefix_memory(
     sizing: CacheSizing, *, prefix_tokens: int, suffix_tokens: int, requests: int
 ) -> SharedPrefixMemory:
-    """Memory of ``requests`` requests with one common prefix, counted in tokens (no rounding to blocks)."""
+    """Memory of ``requests`` requests with one common prefix, counted in tokens (no rounding to blocks).
+
+    Of a window layer each request keeps the last tokens of its window, and only those of them that lie in the prefix
+    can be shared.
+    """
     require_not_negative(prefix_tokens=prefix_tokens, suffix_tokens=suffix_tokens)
     require_at_least_one(requests=requests)
-    separate = requests * (prefix_tokens + suffix_tokens) * sizing.bytes_per_token
-    shared = (prefix_tokens + requests * suffix_tokens) * sizing.bytes_per_token
-    return SharedPrefixMemory(separate, shared)
+    separate = requests * sizing.request_bytes(prefix_tokens + suffix_tokens)
+    own = sizing.request_bytes(suffix_tokens)
+    common = sizing.request_bytes(prefix_tokens + suffix_tokens) - own
+    return SharedPrefixMemory(separate, common + requests * own)
 
 
 @dataclass(frozen=True)
@@ -191,3 +196,17 @@ def requests_that_fit(blocks: int, *, length: int, block_size: int, prefix_token
             allowed=f"at most {length - 1}, so that each keeps a token of its own",
         )
     return (blocks - shared_blocks) // own_blocks
+
+
+def prefixes_that_fit(blocks: int, *, prefix_tokens: int, block_size: int) -> int:
+    """How many different prefixes of ``prefix_tokens`` tokens, of which whole blocks are cached, ``blocks`` can hold.
+
+    Raises:
+        CalculationError: the prefix has no whole block, so none of it is ever cached.
+    """
+    require_at_least_one(block_size=block_size)
+    if prefix_tokens < block_size:
+        raise CalculationError.of(
+            "IMPOSSIBLE_VALUE", "prefix_tokens", f"is {prefix_tokens}", allowed=f"at least one block, {block_size}"
+        )
+    return blocks // (prefix_tokens // block_size)
