@@ -35,6 +35,7 @@ COMMANDS = (
     "schema",
     "kv",
     "batching",
+    "simulate",
     "serve",
     "demo",
 )

@@ -77,11 +77,14 @@ class StackDistances:
             node = child
         return position
 
-    def access(self, names: BlockNames, *, reusable_blocks: int, full_blocks: int, total_blocks: int) -> int:
+    def access(
+        self, names: BlockNames, *, reusable_blocks: int, full_blocks: int, total_blocks: int, counted: bool = True
+    ) -> int:
         """Run one request to its end; returns how many blocks it hits if nothing is ever forgotten.
 
         ``names`` are the full blocks of its prompt, of which the first ``reusable_blocks`` may be hit; its prompt and
-        output together fill ``full_blocks`` and touch ``total_blocks``. Output is taken to be like no prompt.
+        output together fill ``full_blocks`` and touch ``total_blocks``. Output is taken to be like no prompt. With
+        ``counted=False`` its hits are no part of :meth:`hits`.
         """
         request = len(self._dead)
         node, position = self._root, 0
@@ -102,10 +105,11 @@ class StackDistances:
             again = max(0, position + common - reusable_blocks)
             hits = common - again
             if hits:
+                self._live.add(child.request, -hits)
+            if hits and counted:
                 needed = depth + position - begin + 1 + self._last_block_unfinished
                 self._difference[needed] = self._difference.get(needed, 0) + 1
                 self._difference[needed + hits] = self._difference.get(needed + hits, 0) - 1
-                self._live.add(child.request, -hits)
             self._dead[child.request] += again
             child.request = request
             node = child

@@ -118,7 +118,7 @@ class TraceReplay:
             hit_blocks = self._run_in_pool(rank, request, reusable, full, total)
         else:
             hit_blocks = self._stacks[rank].access(
-                names, reusable_blocks=reusable, full_blocks=full, total_blocks=total
+                names, reusable_blocks=reusable, full_blocks=full, total_blocks=total, counted=counted
             )
             self._hold(rank, [], total)
         self._requests += 1
@@ -131,7 +131,7 @@ class TraceReplay:
         return ReplayedRequest(rank, hits)
 
     def capacity_curve(self) -> CapacityCurve:
-        """Hits for every number of blocks. Warm-ups that were not counted are part of it: do not mix them.
+        """Hits of the counted requests for every number of blocks.
 
         Raises:
             CalculationError: the number of blocks was given, or where requests go depends on it.
