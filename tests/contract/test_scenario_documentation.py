@@ -64,4 +64,6 @@ def test_fields_of_our_own_are_marked(rows: list[tuple[str, str, str]]) -> None:
 
 
 def test_every_field_of_the_schema_is_described() -> None:
-    assert [path for path, schema in schema_fields() if "description" not in schema and not path.endswith(".mode")] == []
+    assert [
+        path for path, schema in schema_fields() if "description" not in schema and not path.endswith(".mode")
+    ] == []

@@ -1,7 +1,7 @@
 """Our cache and vLLM's own ``KVCacheManager`` do the same, operation for operation, on random request sequences.
 
 A sequence mixes concurrent requests with shared prefixes, chunked prefills, generated tokens, failed allocations,
-preemptions (free and start again), resets, LoRA names, cache salts and images, on pools from 1 to 40 blocks. After
+preemptions (free and start again), resets, LoRA names, cache salts and images, on pools from 1 to 80 blocks. After
 every operation both sides tell what they saw: hit tokens, success, counters, free blocks.
 """
 
@@ -30,17 +30,15 @@ SEED = 20261129
 def random_sequence(randomness: random.Random) -> dict[str, Any]:
     """A sequence of operations that a scheduler could ask for."""
     block_size = randomness.choice((1, 2, 4, 4, 8, 16))
-    num_blocks = randomness.randint(1, 40)
-    trunks = [
-        [randomness.randrange(50) for _ in range(block_size * 12)] for _ in range(randomness.randint(1, 3))
-    ]
+    num_blocks = randomness.choice((randomness.randint(1, 12), randomness.randint(12, 80)))
+    trunks = [[randomness.randrange(50) for _ in range(block_size * 12)] for _ in range(randomness.randint(1, 3))]
     keys = [None, None, None, {"salt": "s"}, {"lora": ["a", "/a"]}, {"lora": ["a", "/b"]}]
     live: list[int] = []
     idle: list[int] = []
     operations: list[list[Any]] = []
     for number in range(randomness.randint(5, 40)):
         choice = randomness.random()
-        if choice < 0.45 or not live:
+        if choice < 0.4 or not live:
             trunk = randomness.choice(trunks)
             shared = randomness.randint(0, len(trunk))
             if randomness.random() < 0.5:
@@ -55,9 +53,9 @@ def random_sequence(randomness: random.Random) -> dict[str, Any]:
             budget = randomness.choice((10**6, 10**6, randomness.randint(1, block_size * 6)))
             operations.append(["admit", number, token_ids, budget, randomness.random() < 0.7, key])
             live.append(number)
-        elif choice < 0.6:
+        elif choice < 0.48:
             operations.append(["proceed", randomness.choice(live), randomness.choice((10**6, block_size))])
-        elif choice < 0.75:
+        elif choice < 0.58:
             name = randomness.choice(live)
             tokens = [randomness.randrange(50) for _ in range(randomness.randint(1, block_size + 1))]
             for token_id in tokens:

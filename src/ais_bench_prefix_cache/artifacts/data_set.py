@@ -13,7 +13,7 @@ from ais_bench_prefix_cache.artifacts.theory import analysis_document, theory_of
 from ais_bench_prefix_cache.artifacts.writing import FileSet
 
 if TYPE_CHECKING:
-    from ais_bench_prefix_cache.planning.plan import Plan, Trajectory
+    from ais_bench_prefix_cache.planning.plan import Plan
     from ais_bench_prefix_cache.prompts.prompt_set import PromptSet
     from ais_bench_prefix_cache.scenario.model import Scenario
 
@@ -36,8 +36,10 @@ def write_data_set(
     Rows are streamed, so memory does not grow with the data. ``progress`` passes the rows through. ``replace`` allows
     the data files to exist already (an inspected manifest is always upgraded).
     """
+    from ais_bench_prefix_cache.planning.summary import trajectory_summary
+
     theory = theory_of_plan(plan)
-    trajectory = trajectory_section(plan.trajectory)
+    trajectory = trajectory_summary(plan)
     with FileSet(replace=replace) as files:
         full = files.open(paths.full)
         requests = files.open(paths.requests)
@@ -63,13 +65,3 @@ def write_data_set(
         files.write_document(paths.manifest, manifest, replace=True)
         files.commit()
     return analysis
-
-
-def trajectory_section(trajectory: Trajectory) -> dict[str, Any]:
-    """``manifest.prefix_cache.trajectory``."""
-    return {
-        "path": trajectory.path,
-        "status": trajectory.status,
-        "issues": [dict(issue) for issue in trajectory.issues],
-        "fallback_reason": trajectory.fallback_reason,
-    }

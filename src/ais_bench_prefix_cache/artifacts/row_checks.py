@@ -255,7 +255,7 @@ class _Replay:
     def _nearest_reachable(self) -> int:
         """The reachable total of hits that is nearest to the requested rate, in whole blocks."""
         theory, block = self._theory, self._rules.block_size
-        numerator, denominator = float(theory.requested_target_hit_rate).as_integer_ratio()
+        numerator, denominator = _decimal_ratio(theory.requested_target_hit_rate)
         wanted, scale = numerator * theory.input_tokens, denominator * block
         highest = sum(group.max_hit_tokens for group in theory.groups)
         lower = min(wanted // scale * block, highest)
@@ -276,6 +276,15 @@ class _Replay:
         self._findings.add(
             "WRONG_VALUE", f"{self._name} line {number}: {key}", f"it says {shown(claimed)}", allowed=str(expected)
         )
+
+
+def _decimal_ratio(number: float) -> tuple[int, int]:
+    """``number`` as the decimal that people write for it: 0.3 is (3, 10), not its binary neighbour."""
+    mantissa, _, exponent = repr(float(number)).partition("e")
+    whole, _, decimals = mantissa.partition(".")
+    shift = int(exponent or 0) - len(decimals)
+    digits = int(whole + decimals)
+    return (digits * 10**shift, 1) if shift >= 0 else (digits, 10**-shift)
 
 
 def _parse_fast(line: bytes) -> tuple[_Row, bytes] | None:

@@ -254,7 +254,7 @@ def target_warnings(theory: Theory, trajectory: Mapping[str, Any], target_warnin
                 "code": "TRAJECTORY_BEST_EFFORT",
                 "message": "the total of hits is exact, but on the way there the cumulative hit rate may fall back or "
                 "overshoot (manifest: prefix_cache.trajectory)",
-                "issues": len(trajectory["issues"]),
+                "issue_count": trajectory["issue_count"],
             }
         )
     return warnings
@@ -263,8 +263,8 @@ def target_warnings(theory: Theory, trajectory: Mapping[str, Any], target_warnin
 def length_summary(counts: Mapping[int, int]) -> dict[str, Any]:
     """Smallest, largest, mean, percentiles and up to ten non-empty bins of the lengths in ``counts``.
 
-    ``counts`` maps a length in tokens to how many requests have it. Percentiles are interpolated linearly between the
-    two nearest ranks.
+    ``counts`` maps a length in tokens to how many requests have it. The same figures as
+    :func:`ais_bench_prefix_cache.planning.summary.length_summary`, without numpy.
     """
     lengths = sorted(counts)
     total = sum(counts.values())
@@ -331,10 +331,11 @@ def warmup_section(mode: str, dp_size: int, prompts: Sequence[tuple[int, str, in
     return {"enabled": True, "plan": plan}
 
 
-def _percentile(lengths: Sequence[int], counts: Mapping[int, int], total: int, percent: int) -> float:
+def _percentile(lengths: Sequence[int], counts: Mapping[int, int], total: int, percent: int) -> int | float:
     rank, hundredths = divmod((total - 1) * percent, 100)
     below, above = _at_rank(lengths, counts, rank), _at_rank(lengths, counts, min(rank + 1, total - 1))
-    return (below * 100 + (above - below) * hundredths) / 100
+    scaled = below * 100 + (above - below) * hundredths
+    return scaled // 100 if scaled % 100 == 0 else scaled / 100
 
 
 def _at_rank(lengths: Sequence[int], counts: Mapping[int, int], rank: int) -> int:

@@ -43,6 +43,7 @@ from ais_bench_prefix_cache.scenario.model import group_name
 READ_BYTES = 1 << 20
 LARGEST_COUNT = 1_000_000
 """A configured number above this is not believed."""
+_ROW_FILE_KEYS = ("name", "path", "rows", "bytes", "sha256")
 ANALYSIS_STATUSES = ("prepared", "complete", "analyzed")
 
 
@@ -154,6 +155,9 @@ def _row_rules(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings)
     target = config.number("prefix_cache.target_hit_rate", 0, 1)
     config.number("validation.target_warning_pp", 0, float("inf"))
     output_key = config.choice("output.output_key", (None, "max_tokens", "output_tokens"))
+    for path in ("corpus.path", "tokenizer.path"):
+        config.text(path)
+    config.choice("tokenizer.trust_remote_code", (True, False))
     prefixes = _canonical_prefixes(paths, manifest, groups, findings) if config.sound else None
     if not config.sound or prefixes is None:
         return None
@@ -208,6 +212,7 @@ def _check_artifacts_section(
     rows: int | None,
     findings: Findings,
 ) -> None:
+    """Names, sizes and digests that the manifest records against the files. ``rows`` is None where nobody counted."""
     where = f"{paths.manifest.name}: artifacts"
     files = {"full": paths.full, "requests": paths.requests, "analysis": paths.analysis}
     artifacts = manifest.get("artifacts")
@@ -215,39 +220,24 @@ def _check_artifacts_section(
         findings.add("MISSING_KEY", where, "it does not have its keys", allowed=", ".join(files))
         return
     for key, path in files.items():
-        digest_key = "sha256" if key != "analysis" else "sha256_at_prepare"
-        keys = (
-            ("name", "path", "rows", "bytes", "sha256") if key != "analysis" else ("name", "path", "bytes", digest_key)
-        )
-        entry = artifacts[key]
+        entry, place = artifacts[key], f"{where}.{key}"
+        keys = ("name", "path", "bytes", "sha256_at_prepare") if key == "analysis" else _ROW_FILE_KEYS
         if not isinstance(entry, dict) or tuple(entry) != keys:
-            findings.add("MISSING_KEY", f"{where}.{key}", "it does not have its keys", allowed=", ".join(keys))
+            findings.add("MISSING_KEY", place, "it does not have its keys", allowed=", ".join(keys))
             continue
-        _compare(path.name, entry["name"], f"{where}.{key}.name", findings)
-        recorded_path = entry["path"]
-        if not isinstance(recorded_path, str) or Path(recorded_path).name != path.name:
-            findings.add(
-                "WRONG_VALUE", f"{where}.{key}.path", f"it says {shown(recorded_path)}", allowed=f"…/{path.name}"
-            )
+        _compare(path.name, entry["name"], f"{place}.name", findings)
+        if not isinstance(entry["path"], str) or Path(entry["path"]).name != path.name:
+            findings.add("WRONG_VALUE", f"{place}.path", f"it says {shown(entry['path'])}", allowed=f"…/{path.name}")
         if key == "analysis":
-            for name in ("bytes", digest_key):
-                if not (is_count(entry[name]) if name == "bytes" else is_sha256(entry[name])):
-                    findings.add("WRONG_TYPE", f"{where}.{key}.{name}", f"it says {shown(entry[name])}")
+            if not is_count(entry["bytes"]) or not is_sha256(entry["sha256_at_prepare"]):
+                findings.add("WRONG_TYPE", place, "its size or digest is none")
             continue
-        if rows is not None and entry["rows"] != rows and key == "full":
-            message = f"the file has {rows} rows, the manifest says {shown(entry['rows'])}"
-            findings.add("ROW_COUNT", path.name, message)
-        if entry["rows"] != artifacts["full"].get("rows") if isinstance(artifacts["full"], dict) else False:
-            findings.add("ROW_COUNT", f"{where}.{key}.rows", "it is not the number of rows of full.jsonl")
-        if key not in hashes:
-            continue
-        size, digest = hashes[key]
-        if entry["bytes"] != size or not is_count(entry["bytes"]):
-            message = f"the file has {size} bytes, the manifest says {shown(entry['bytes'])}"
-            findings.add("FILE_SIZE", path.name, message)
-        if entry["sha256"] != digest:
-            message = f"its SHA-256 is {digest}, the manifest says {shown(entry['sha256'])}"
-            findings.add("FILE_HASH", path.name, message)
+        size, digest = hashes.get(key, (None, None))
+        recorded = (("ROW_COUNT", "rows", rows), ("FILE_SIZE", "bytes", size), ("FILE_HASH", "sha256", digest))
+        for code, name, found in recorded:
+            if found is not None and (entry[name] != found or type(entry[name]) is not type(found)):
+                message = f"the file's {name} is {found}, the manifest says {shown(entry[name])}"
+                findings.add(code, path.name, message)
 
 
 def _check_claims(
@@ -285,7 +275,7 @@ def _trajectory(manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if (
         not isinstance(trajectory, dict)
         or trajectory.get("status") not in ("PASS", "BEST_EFFORT")
-        or not isinstance(trajectory.get("issues"), list)
+        or not is_count(trajectory.get("issue_count"))
     ):
         return None
     return trajectory
@@ -436,9 +426,14 @@ class _Reader:
         self._unusable(path, value, f"a number from {low} to {high}")
         return 0.0
 
+    def text(self, path: str) -> None:
+        value = _value_at(self._config, path)
+        if not isinstance(value, str):
+            self._unusable(path, value, "a string")
+
     def choice(self, path: str, allowed: tuple[Any, ...]) -> Any:
         value = _value_at(self._config, path)
-        if value in allowed and isinstance(value, (str, type(None))):
+        if any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
             return value
         self._unusable(path, value, ", ".join(map(repr, allowed)))
         return None

@@ -11,6 +11,8 @@ from ais_bench_prefix_cache.planning.lanes import Lanes
 from ais_bench_prefix_cache.planning.plan import Int64Column
 
 _INT64_SAFE = 1 << 62
+_CHUNK = 1 << 16
+"""Requests whose numbers are Python objects at one time."""
 
 
 def proportional_curve(total: int, cumulative: Int64Column) -> Int64Column:
@@ -59,9 +61,9 @@ def share_among_lanes(input_tokens: Int64Column, low: Int64Column, high: Int64Co
     return at_least + allocate_warm(np.ones_like(at_least), at_most - at_least, missing)
 
 
-def follow_lane_curves(
+def follow_lane_goals(
     lanes: Lanes,
-    input_tokens: Int64Column,
+    goals: Int64Column,
     low: Int64Column,
     high: Int64Column,
     hit_blocks: int,
@@ -70,9 +72,28 @@ def follow_lane_curves(
 ) -> Int64Column:
     """Hit blocks per request within ``low`` … ``high``; the total is exactly ``hit_blocks``.
 
-    Every lane follows its own input in proportion. All together stay between the global curves ``floor`` and
-    ``ceiling`` as far as the limits allow; those two never outweigh the exact total. Needs
-    ``sum(low) <= hit_blocks <= sum(high)``.
+    ``goals``: what the request's lane should have hit after it; each lane keeps as close to its goals as its limits
+    allow. All lanes together stay between the global curves ``floor`` and ``ceiling`` as far as the limits allow, also
+    where that leads a lane away from its goals; what the curves ask for later is collected in time. Neither outweighs
+    the exact total. Needs ``sum(low) <= hit_blocks <= sum(high)``.
+    """
+    high_sum, low_sum = np.cumsum(high), np.cumsum(low)
+    floor = high_sum + np.maximum.accumulate((floor - high_sum)[::-1])[::-1]
+    ceiling = low_sum + np.minimum.accumulate((ceiling - low_sum)[::-1])[::-1]
+    # Outside of these the later requests could not end at the total; between them one step always leads on.
+    least = hit_blocks - (int(high_sum[-1]) - high_sum)
+    most = hit_blocks - (int(low_sum[-1]) - low_sum)
+    floor = np.minimum(np.maximum(floor, least), most)
+    ceiling = np.maximum(np.minimum(ceiling, most), least)
+    return _follow(lanes.lane, lanes.count, goals, low, high, floor, ceiling)
+
+
+def lane_goals(
+    lanes: Lanes, input_tokens: Int64Column, low: Int64Column, high: Int64Column, hit_blocks: int
+) -> Int64Column:
+    """For each request: the blocks that its lane should have hit after it, in proportion to the lane's input.
+
+    A lane never falls so far behind, or gets so far ahead, that its later requests could not end at its total.
     """
     lane_totals = share_among_lanes(lanes.sums(input_tokens), lanes.sums(low), lanes.sums(high), hit_blocks)
     lane_of = lanes.lane
@@ -80,13 +101,7 @@ def follow_lane_curves(
     goals = _lane_proportions(lane_totals, lanes.sums(input_tokens), lane_of, lane_input)
     # What a lane must have, or may have at most, for the rest of its requests to end at its total.
     goals = np.maximum(goals, lane_totals[lane_of] - (lanes.sums(high)[lane_of] - lanes.running_sum(high)))
-    goals = np.minimum(goals, lane_totals[lane_of] - (lanes.sums(low)[lane_of] - lanes.running_sum(low)))
-    high_sum, low_sum = np.cumsum(high), np.cumsum(low)
-    must = hit_blocks - (int(high_sum[-1]) - high_sum)
-    may = hit_blocks - (int(low_sum[-1]) - low_sum)
-    floor = np.minimum(np.maximum(floor, must), may)
-    ceiling = np.maximum(np.minimum(ceiling, may), must)
-    return _follow(lane_of, lanes.count, goals, low, high, floor, ceiling)
+    return np.minimum(goals, lane_totals[lane_of] - (lanes.sums(low)[lane_of] - lanes.running_sum(low)))
 
 
 def _follow(
@@ -101,19 +116,23 @@ def _follow(
     """One pass in send order. A plain loop: each step depends on the one before through two clippings."""
     reached = [0] * lanes
     total = 0
-    hits = []
-    columns = (lane.tolist(), goals.tolist(), low.tolist(), high.tolist(), floor.tolist(), ceiling.tolist())
-    for number, goal, least, most, lowest, highest in zip(*columns, strict=True):
-        wanted = goal - reached[number]
-        hit = least if wanted < least else most if wanted > most else wanted
-        if total + hit < lowest:
-            hit = min(lowest - total, most)
-        elif total + hit > highest:
-            hit = max(highest - total, least)
-        total += hit
-        reached[number] += hit
-        hits.append(hit)
-    return np.array(hits, dtype=np.int64)
+    hits = np.empty(goals.size, dtype=np.int64)
+    for start in range(0, goals.size, _CHUNK):
+        part = slice(start, start + _CHUNK)
+        columns = [column[part].tolist() for column in (lane, goals, low, high, floor, ceiling)]
+        handed_out = []
+        for number, goal, least, most, lowest, highest in zip(*columns, strict=True):
+            wanted = goal - reached[number]
+            hit = least if wanted < least else most if wanted > most else wanted
+            if total + hit < lowest:
+                hit = min(lowest - total, most)
+            elif total + hit > highest:
+                hit = max(highest - total, least)
+            total += hit
+            reached[number] += hit
+            handed_out.append(hit)
+        hits[part] = handed_out
+    return hits
 
 
 def _lane_proportions(
@@ -122,7 +141,7 @@ def _lane_proportions(
     """Each request's share of its lane's total, rounded to the nearest integer (one half up)."""
     if int(lane_totals.max()) * int(lane_inputs.max()) < _INT64_SAFE // 4:
         total, whole = lane_totals[lane], lane_inputs[lane]
-        return (2 * total * running_input + whole) // (2 * whole)
+        return np.asarray((2 * total * running_input + whole) // (2 * whole), dtype=np.int64)
     totals, wholes = lane_totals.tolist(), lane_inputs.tolist()
     shares = [
         (2 * totals[number] * part + wholes[number]) // (2 * wholes[number])

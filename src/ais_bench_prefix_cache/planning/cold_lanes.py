@@ -22,14 +22,13 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from ais_bench_prefix_cache.planning.allocation import follow_lane_curves
+from ais_bench_prefix_cache.planning.allocation import follow_lane_goals, lane_goals
 from ais_bench_prefix_cache.planning.lanes import Lanes
 from ais_bench_prefix_cache.planning.plan import Int64Column
 from ais_bench_prefix_cache.planning.quality import settled, smallest_possible_distance
-from ais_bench_prefix_cache.planning.reachability import cold_hit_limits
 
 CANDIDATES = 64
-"""How many requests are looked at when a watermark has to rise and none wants all that is cached."""
+"""How many requests are compared when a watermark has to rise; bounds the time of a lane."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,24 +41,31 @@ class Watermarks:
 
 
 def plan_lanes(
-    input_tokens: Int64Column, capacity: Int64Column, lanes: Lanes, hit_blocks: int, block_size: int
+    input_tokens: Int64Column,
+    capacity: Int64Column,
+    limits: Int64Column,
+    lanes: Lanes,
+    hit_blocks: int,
+    block_size: int,
 ) -> tuple[Int64Column, bool]:
     """Shared blocks per request whose hits add up to exactly ``hit_blocks``, and whether both passes succeeded.
 
-    ``hit_blocks`` must be reachable. Where the second pass finds no room for its watermarks, the watermarks of a
+    ``limits`` are those of :func:`~ais_bench_prefix_cache.planning.reachability.cold_hit_limits`, and ``hit_blocks``
+    must be reachable. Where the second pass finds no room for its watermarks, the watermarks of a
     first-come plan are used instead, which always have room.
     """
-    limits = cold_hit_limits(capacity, lanes)
     distance = smallest_possible_distance(input_tokens, limits, hit_blocks, block_size)
     floor, ceiling = _tolerance(input_tokens, hit_blocks, block_size, distance, lanes.count)
-    wanted = _follow(lanes, input_tokens, np.zeros_like(limits), limits, hit_blocks, floor, ceiling)
+    nothing = np.zeros_like(limits)
+    goals = lane_goals(lanes, input_tokens, nothing, limits, hit_blocks)
+    wanted = follow_lane_goals(lanes, goals, nothing, limits, hit_blocks, floor, ceiling)
     watermarks = _needed_watermarks(wanted, capacity, lanes)
     succeeded = int(watermarks.before[watermarks.rises].sum()) <= hit_blocks
     if not succeeded:
         watermarks = _first_come_watermarks(capacity, lanes, hit_blocks)
     high = np.minimum(capacity, watermarks.before)
     low = np.where(watermarks.rises, watermarks.before, 0)
-    hits = _follow(lanes, input_tokens, low, high, hit_blocks, floor, ceiling)
+    hits = follow_lane_goals(lanes, lanes.running_sum(wanted), low, high, hit_blocks, floor, ceiling)
     return np.where(watermarks.rises, watermarks.after, hits), succeeded
 
 
@@ -70,28 +76,13 @@ def _tolerance(
     that is possible at all, and half a block for each lane; nothing is asked of the first tenth of the input."""
     inputs = np.cumsum(input_tokens).astype(np.float64)
     target = hit_blocks * block_size / float(inputs[-1])
-    floor = np.ceil((target - distance) * inputs / block_size).astype(np.int64) - lanes // 2
-    ceiling = np.floor((target + distance) * inputs / block_size).astype(np.int64) + (lanes + 1) // 2
+    slack = np.ceil(inputs * (lanes / 2) / inputs[-1]).astype(np.int64)
+    floor = np.ceil((target - distance) * inputs / block_size).astype(np.int64) - slack
+    ceiling = np.floor((target + distance) * inputs / block_size).astype(np.int64) + slack
     start = settled(input_tokens)
     floor[:start] = 0
     ceiling[:start] = hit_blocks
     return floor, ceiling
-
-
-def _follow(
-    lanes: Lanes,
-    input_tokens: Int64Column,
-    low: Int64Column,
-    high: Int64Column,
-    hit_blocks: int,
-    floor: Int64Column,
-    ceiling: Int64Column,
-) -> Int64Column:
-    """:func:`follow_lane_curves` with curves that look ahead: what is needed later is collected in time."""
-    high_sum, low_sum = np.cumsum(high), np.cumsum(low)
-    needed = high_sum + np.maximum.accumulate((floor - high_sum)[::-1])[::-1]
-    allowed = low_sum + np.minimum.accumulate((ceiling - low_sum)[::-1])[::-1]
-    return follow_lane_curves(lanes, input_tokens, low, high, hit_blocks, needed, allowed)
 
 
 def _needed_watermarks(wanted: Int64Column, capacity: Int64Column, lanes: Lanes) -> Watermarks:
@@ -113,21 +104,22 @@ def _raises(wants: list[int], caps: list[int]) -> list[tuple[int, int]]:
     """Positions in one lane at which the watermark rises and the levels to which it does, from last to first.
 
     A request can raise it to a level if its capacity is that large; it then hits all that is cached, which is the
-    largest hit wanted so far. The less it exceeds what it wants itself, the better.
+    largest hit wanted so far. The less that exceeds what it wants itself, the better; and the later it is, the less
+    an excess changes the cumulative rate.
     """
     largest = list(accumulate(wants, max))
     level = largest[-1]
     raises = []
     while level > 0:
-        chosen, excess, seen = -1, -1, 0
+        chosen, excess, candidates = -1, 0, 0
         for position in range(bisect_left(largest, level) - 1, -1, -1):
             if caps[position] < level:
                 continue
             surplus = largest[position] - wants[position]
             if chosen < 0 or surplus < excess:
                 chosen, excess = position, surplus
-            seen += 1
-            if surplus == 0 or seen == CANDIDATES:
+            candidates += 1
+            if surplus == 0 or candidates == CANDIDATES:
                 break
         raises.append((chosen, level))
         level = largest[chosen]

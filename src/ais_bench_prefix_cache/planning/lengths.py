@@ -113,7 +113,7 @@ def _truncated_normal(spec: TruncatedNormalLength, count: int, stream: RandomStr
         exact = (spec.max + 0.5) + spec.std * offset
     else:
         exact = spec.mean + spec.std * offset
-    return np.clip(np.floor(exact + 0.5), spec.min, spec.max).astype(np.int64)
+    return np.asarray(np.clip(np.floor(exact + 0.5), spec.min, spec.max), dtype=np.int64)
 
 
 def _exp(exponents: Float64Column) -> Float64Column:
@@ -123,4 +123,4 @@ def _exp(exponents: Float64Column) -> Float64Column:
     result = np.ones_like(rest)
     for power in range(14, 0, -1):
         result = 1.0 + result * rest / power
-    return np.ldexp(result, halvings.astype(np.int64))
+    return np.asarray(np.ldexp(result, halvings.astype(np.int64)), dtype=np.float64)

@@ -25,13 +25,10 @@ def send_order(
     if strategy == "global_shuffle":
         return stream.permutation(count)
     if strategy == "within_group_shuffle":
-        return np.lexsort((stream.words(count), group)).astype(np.int64)
-    if strategy == "interleave":
-        by_group = np.argsort(group, kind="stable")
-    else:
-        by_group = np.lexsort((input_tokens, group))
+        return np.asarray(np.lexsort((stream.words(count), group)), dtype=np.int64)
+    by_group = np.argsort(group, kind="stable") if strategy == "interleave" else np.lexsort((input_tokens, group))
     occurrence = occurrence_in_group(group[by_group])
-    return by_group[np.lexsort((group[by_group], occurrence))].astype(np.int64)
+    return np.asarray(by_group[np.lexsort((group[by_group], occurrence))], dtype=np.int64)
 
 
 def occurrence_in_group(group: Int32Column) -> Int64Column:

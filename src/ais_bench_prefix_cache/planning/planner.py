@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ais_bench_prefix_cache.planning.allocation import allocate_warm
+from ais_bench_prefix_cache.planning.cold_beam import beam_is_affordable, search_plan
 from ais_bench_prefix_cache.planning.cold_lanes import plan_lanes
 from ais_bench_prefix_cache.planning.groups import assignment_column, group_counts
 from ais_bench_prefix_cache.planning.lanes import Lanes, build_lanes, cold_ranks
@@ -73,14 +76,15 @@ def plan_scenario(scenario: Scenario) -> Plan:
         lanes = build_lanes(group, dp_rank, dp_size)
         limits = cold_hit_limits(requests.capacity, lanes)
         hit_blocks = nearest_hit_blocks(config.target_hit_rate, total_input, block_size, int(limits.sum()))
-        answer = _plan_cold(inputs, requests.capacity, lanes, hit_blocks, block_size)
+        answer = _plan_cold(inputs, requests.capacity, limits, lanes, hit_blocks, block_size)
 
     shared = answer.blocks * block_size
     canonical = np.zeros(groups, dtype=np.int64)
     np.maximum.at(canonical, group, shared)
+    issues: tuple[Mapping[str, Any], ...] = ()
+    issue_count = 0
     if config.mode == "warmup":
         theory = simulate_warm(shared, group, canonical)
-        issues, issue_count = (), 0
     else:
         theory = simulate_cold(shared, lanes)
         issues, issue_count = check_trajectory(inputs, theory.hit_tokens, lanes, block_size)
@@ -157,9 +161,23 @@ def _draw_requests(scenario: Scenario) -> _Requests:
 
 
 def _plan_cold(
-    inputs: Int64Column, capacity: Int64Column, lanes: Lanes, hit_blocks: int, block_size: int
+    inputs: Int64Column, capacity: Int64Column, limits: Int64Column, lanes: Lanes, hit_blocks: int, block_size: int
 ) -> _SharedBlocks:
-    blocks, succeeded = plan_lanes(inputs, capacity, lanes, hit_blocks, block_size)
+    """The contract's paths: beam search where it is affordable, else scalable, else the exact fallback.
+
+    The lane plan takes part in the beam search as one more finished state: so a small data set is never planned worse
+    than a large one.
+    """
+    blocks, succeeded = plan_lanes(inputs, capacity, limits, lanes, hit_blocks, block_size)
+    if beam_is_affordable(capacity):
+        searched = search_plan(inputs, capacity, limits, lanes, hit_blocks, block_size)
+
+        def badness(candidate: Int64Column) -> tuple[float, int]:
+            hits = simulate_cold(candidate * block_size, lanes).hit_tokens
+            _, issue_count = check_trajectory(inputs, hits, lanes, block_size)
+            return round(largest_distance(inputs, hits), 12), issue_count
+
+        return _SharedBlocks(min(searched, blocks, key=badness), "beam")
     obstacle = _falling_capacity(capacity, lanes)
     if obstacle is None and succeeded:
         return _SharedBlocks(blocks, "scalable")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ais_bench_prefix_cache.planning.plan import Int32Column, Int64Column, Plan
+from ais_bench_prefix_cache.planning.plan import Int64Column, Plan
 from ais_bench_prefix_cache.scenario.model import Scenario, group_name
 
 PERCENTILES = (50, 90, 95, 99)
@@ -62,16 +62,16 @@ def dp_route_counts(plan: Plan) -> dict[str, int]:
     return {str(rank): count for rank, count in enumerate(counts)}
 
 
-def length_summary(lengths: Int64Column | Int32Column) -> dict[str, Any]:
+def length_summary(lengths: Int64Column) -> dict[str, Any]:
     """``min``, ``max``, ``mean``, percentiles and the non-empty of up to ten equal ``bins`` of at least one length.
 
     A percentile interpolates linearly between the two nearest lengths. The bins have the width
-    ``max(1, ceil((max - min + 1) / 10))`` and include both of their ends; the last one may end beyond ``max``'s bin.
+    ``max(1, ceil((max - min + 1) / 10))`` and include both of their ends; the last one ends at ``max``.
     """
     low, high = int(lengths.min()), int(lengths.max())
     width = max(1, -(-(high - low + 1) // LENGTH_BINS))
-    counts = np.bincount((lengths.astype(np.int64) - low) // width).tolist()
-    ordered = np.sort(lengths)
+    counts = np.bincount((lengths - low) // width).tolist()
+    ordered: Int64Column = np.sort(lengths)
     return {
         "min": low,
         "max": high,
@@ -85,7 +85,7 @@ def length_summary(lengths: Int64Column | Int32Column) -> dict[str, Any]:
     }
 
 
-def _percentile(ordered: Int64Column | Int32Column, percent: int) -> int | float:
+def _percentile(ordered: Int64Column, percent: int) -> int | float:
     """An int where the interpolation is exact; computed from integers, so equal on every machine."""
     place, rest = divmod(percent * (ordered.size - 1), 100)
     below = int(ordered[place])

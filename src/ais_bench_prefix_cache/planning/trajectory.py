@@ -52,7 +52,8 @@ def _segmented_maximum(column: npt.NDArray[np.float64], lanes: Lanes) -> npt.NDA
     rank = np.empty(column.size, dtype=np.int64)
     rank[order] = np.arange(column.size)
     floor = np.repeat(np.arange(lanes.count, dtype=np.int64) * column.size, lanes.sizes)
-    return column[order[np.maximum.accumulate(rank + floor) - floor]]
+    leader = order[np.maximum.accumulate(rank + floor) - floor]
+    return np.asarray(column[leader], dtype=np.float64)
 
 
 def _first_per_lane(

@@ -1,9 +1,9 @@
 """May words joined by single spaces be encoded one by one? Decided from the tokenizer's own definition.
 
-A tokenizer of the ``tokenizers`` library is a chain: split at added tokens → normalizer → pre-tokenizer → model → special
-tokens. Prompts are words joined by one space, hold no added token, and no word begins with a combining mark or ends with
-a joiner (:mod:`.words`). :func:`prove_joins` walks the chain and looks for one of two arguments that the ids of
-``A + " " + B`` are the ids of ``A`` followed by those of ``" " + B`` in the middle of a text:
+A tokenizer of the ``tokenizers`` library is a chain: split at added tokens → normalizer → pre-tokenizer → model →
+special tokens. Prompts are words joined by one space, hold no added token, and no word begins with a combining mark or
+ends with a joiner (:mod:`.words`). :func:`prove_joins` walks the chain and looks for one of two arguments that the ids
+of ``A + " " + B`` are the ids of ``A`` followed by those of ``" " + B`` in the middle of a text:
 
 1. *Split*: every stage before some pre-tokenizer works on both sides of a single space independently, and that
    pre-tokenizer always splits there. Whatever comes later sees the two sides apart.

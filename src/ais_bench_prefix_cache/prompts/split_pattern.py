@@ -20,7 +20,38 @@ import unicodedata
 from dataclasses import dataclass
 
 _SCRIPTS_WITHOUT_SPACE = frozenset(
-    ["alpha", "alphabetic", "letter", "han", "hiragana", "katakana", "hangul", "latin", "greek", "cyrillic", "arabic", "hebrew", "thai", "lao", "devanagari", "bengali", "tamil", "telugu", "khmer", "myanmar", "armenian", "georgian", "ethiopic", "mongolian", "tibetan", "bopomofo", "punct", "digit", "upper", "lower"]
+    [
+        "alpha",
+        "alphabetic",
+        "letter",
+        "han",
+        "hiragana",
+        "katakana",
+        "hangul",
+        "latin",
+        "greek",
+        "cyrillic",
+        "arabic",
+        "hebrew",
+        "thai",
+        "lao",
+        "devanagari",
+        "bengali",
+        "tamil",
+        "telugu",
+        "khmer",
+        "myanmar",
+        "armenian",
+        "georgian",
+        "ethiopic",
+        "mongolian",
+        "tibetan",
+        "bopomofo",
+        "punct",
+        "digit",
+        "upper",
+        "lower",
+    ]
 )
 
 
@@ -47,8 +78,8 @@ class _Class:
 class _Node:
     """Glushkov sets of a sub-expression over position numbers.
 
-    ``bare_space``: it can always match one space symbol alone, whatever text follows. ``skippable``: it can always match
-    nothing.
+    ``bare_space``: it can always match one space symbol alone, whatever text follows. ``skippable``: it can always
+    match nothing.
     """
 
     nullable: bool

@@ -75,6 +75,12 @@ class PromptTokenizer:
             return text
         return str(self.backend.normalizer.normalize_str(text))
 
+    def normalizer_adds_spaces(self) -> bool:
+        """Whether the normalizer puts spaces around characters inside a word (BERT does, around Chinese ones)."""
+        if self.backend is None or self.backend.normalizer is None:
+            return False
+        return "BertNormalizer" in repr(self.backend.normalizer)
+
     def added_token_texts(self) -> list[str]:
         """The literal texts of all added tokens, special or not: their occurrence in a prompt would be one token."""
         return sorted({str(token) for token in self._tokenizer.added_tokens_decoder.values()})

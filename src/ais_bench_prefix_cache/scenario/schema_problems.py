@@ -1,12 +1,13 @@
 """The schema's verdict in our own words: jsonschema finds what is wrong, this module says it.
 
-Three rules are stricter or kinder than JSON Schema's own: ``1.0`` is not an integer; a tagged union is checked
-against the branch that its ``mode`` names; long lists of numbers are checked without a validator per item.
+Where it differs from JSON Schema's own reading: ``1.0`` is not an integer, NaN is not a number; a tagged union is
+checked against the branch that its ``mode`` names; long lists of numbers are checked without a validator per item.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -47,7 +48,10 @@ def report_schema_problems(
 
     ``section`` is the place of ``document`` in the Scenario. Fields that already have a problem are left out.
     """
-    validator = _validator().evolve(schema={**scenario_schema(), **(schema or {})}) if schema else _validator()
+    validator = _validator()
+    if schema is not None:
+        # Without the key $schema: jsonschema would choose its own class by it and leave ours.
+        validator = validator.evolve(schema={"$defs": scenario_schema()["$defs"], **schema})
     already = {path for path, _ in findings}
     for error in validator.iter_errors(document):
         path = (*section, *error.absolute_path)
@@ -69,9 +73,20 @@ def _validator() -> Any:
             "propertyNames": _key_pattern,
             "required": _required,
         },
-        type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int),
+        type_checker=Draft202012Validator.TYPE_CHECKER.redefine_many(
+            {"integer": lambda _, value: _is_integer(value), "number": lambda _, value: _is_number(value)}
+        ),
     )
     return strict(scenario_schema())
+
+
+def _is_number(value: object) -> bool:
+    # Manifests reach this check, too, and Python's own parser lets NaN and integers of any size into them.
+    return _is_integer(value) or (type(value) is float and math.isfinite(value))
+
+
+def _is_integer(value: object) -> bool:
+    return type(value) is int and -(1 << 63) <= value < 1 << 63
 
 
 def _tagged_union(validator: Any, _: Any, value: Any, schema: Schema) -> Iterator[ValidationError]:
@@ -174,7 +189,7 @@ def _not_allowed(error: Any) -> _Sentence:
     hint = None
     if isinstance(value, str):
         shown = quoted(value)
-        near = nearest(value, [choice for choice in choices if isinstance(choice, str)])
+        near = nearest(value, [choice for choice in choices if isinstance(choice, str)]) if len(choices) > 1 else None
         hint = f"did you mean {quoted(near)}?" if near else None
     elif value is None or isinstance(value, (bool, int, float)):
         shown = json.dumps(value)
@@ -191,11 +206,10 @@ def _out_of_range(error: Any) -> _Sentence:
 def _wrong_size(error: Any) -> _Sentence:
     thing = "text" if isinstance(error.instance, str) else "list"
     if not error.instance:
-        return _Sentence("EMPTY", f"the {thing} is empty", _allowed(error.schema))
+        return _Sentence("EMPTY", f"the {thing} is empty", f"a {thing} that is not empty")
     unit = "characters" if thing == "text" else "entries"
-    bound = "at least" if error.validator.startswith("min") else "at most"
     found = f"the {thing} has {len(error.instance)} {unit}"
-    return _Sentence("WRONG_SIZE", found, f"{bound} {error.validator_value} {unit}")
+    return _Sentence("WRONG_SIZE", found, f"at most {error.validator_value}")
 
 
 def _wrong_text(error: Any) -> _Sentence:
@@ -283,6 +297,8 @@ _SENTENCES: Mapping[Any, Callable[[Any], _Sentence | None]] = {
 
 def _kind(value: Any) -> str:
     """What the value is; never the value of a text, which could be a secret in the wrong place."""
+    if type(value) is int and not _is_integer(value):
+        return "an integer of more than 64 bits"
     if value is None or isinstance(value, (bool, int, float)):
         return json.dumps(value)
     if isinstance(value, str):

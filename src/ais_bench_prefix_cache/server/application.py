@@ -73,6 +73,7 @@ def create_application(
         middleware=[Middleware(_BearerAuthentication, api_key=api_key)] if api_key else [],
         exception_handlers={
             ApiError: _api_error,
+            Exception: _internal_error,
             404: lambda _request, _error: JSONResponse({"detail": "Not Found"}, 404),
             405: lambda _request, error: JSONResponse({"detail": "Method Not Allowed"}, 405, headers=error.headers),
         },
@@ -99,6 +100,13 @@ class _BearerAuthentication:
 def _api_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     return JSONResponse(error.body, error.status)
+
+
+def _internal_error(_request: Request, error: Exception) -> Response:
+    """A fault of ours: seen on stderr, and answered as vLLM answers its own."""
+    traceback.print_exception(error, file=sys.stderr)
+    body = ApiError(500, f"{type(error).__name__}: {error}", kind="InternalServerError").body
+    return JSONResponse(body, 500)
 
 
 @dataclass

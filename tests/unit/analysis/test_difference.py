@@ -44,9 +44,7 @@ def test_counters_of_public_fragments(shared_prom: Prom) -> None:
 
 
 def test_a_rank_without_queries_has_no_rate() -> None:
-    delta = between(
-        vllm_text(engine(0, 0), engine(5, 1)), vllm_text(engine(100, 64), engine(5, 1)), 2
-    )
+    delta = between(vllm_text(engine(0, 0), engine(5, 1)), vllm_text(engine(100, 64), engine(5, 1)), 2)
     assert (delta.by_rank[0].hit_rate, delta.by_rank[1].hit_rate, delta.hit_rate) == (0.64, None, 0.64)
 
 
@@ -57,8 +55,10 @@ def test_an_optional_counter_that_appears_in_between_began_at_0() -> None:
 
 def test_ports_in_another_order_are_the_same_engines(prom: Prom) -> None:
     early, late = prom("09"), prom("10")
-    moved = late.replace('prefix_cache_queries_total{engine="1",model_name="tiny"} 0.0',
-                         'prefix_cache_queries_total{engine="1",model_name="tiny"} 96.0')
+    moved = late.replace(
+        'prefix_cache_queries_total{engine="1",model_name="tiny"} 0.0',
+        'prefix_cache_queries_total{engine="1",model_name="tiny"} 96.0',
+    )
     assert moved != late
     delta = difference(parse_snapshots([early, late], dp_size=2), parse_snapshots([moved, early], dp_size=2))
     assert {rank: d.queries for rank, d in delta.by_rank.items()} == {0: 0, 1: 96}
@@ -79,8 +79,8 @@ def test_blocks_become_tokens_with_the_servers_block_size(prom: Prom) -> None:
 def test_blocks_without_a_block_size_are_refused(prom: Prom) -> None:
     late = re.sub(r" 1000\.0", " 1300.0", prom("26"))
     assert refusal(prom("26"), late) == (
-        "vllm:gpu_prefix_cache_queries_total: this server counts cache blocks, not tokens (vLLM 0.7.3 to 0.8.5 do), and "
-        "does not show its block size\n"
+        "vllm:gpu_prefix_cache_queries_total: this server counts cache blocks, not tokens (vLLM 0.7.3 to 0.8.5 do), "
+        "and does not show its block size\n"
         "    the text must hold vllm:cache_config_info with block_size; or use vLLM 0.9.2 or later"
     )
 
@@ -90,8 +90,8 @@ def test_the_prompt_tokens_tell_blocks_from_tokens_where_nothing_else_does(prom:
     late = early.replace("} 1000.0", "} 1160.0").replace("} 600.0", "} 664.0")
     assert late != early
     assert refusal(early, late, 2) == (
-        "vllm:gpu_prefix_cache_queries_total: vLLM 0.7.3 to 0.8.5 counts blocks under this name, 0.9.0 and 0.9.1 tokens; "
-        "the text does not tell which\n"
+        "vllm:gpu_prefix_cache_queries_total: vLLM 0.7.3 to 0.8.5 counts blocks under this name, 0.9.0 and 0.9.1 "
+        "tokens; the text does not tell which\n"
         "    keep the # HELP lines or vllm:prompt_tokens_total in the saved text"
     )
     prompt_tokens = 'vllm:prompt_tokens_total{{engine="0"}} {}\nvllm:prompt_tokens_total{{engine="1"}} 0\n'

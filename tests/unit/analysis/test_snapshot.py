@@ -168,7 +168,8 @@ def test_trailing_digits_name_the_ranks() -> None:
 
 def test_series_of_several_processes_add_up() -> None:
     text = (
-        'vllm:prefix_cache_queries_total{engine="0",pid="1"} 100\nvllm:prefix_cache_queries_total{engine="0",pid="2"} 7\n'
+        'vllm:prefix_cache_queries_total{engine="0",pid="1"} 100\n'
+        'vllm:prefix_cache_queries_total{engine="0",pid="2"} 7\n'
         'vllm:prefix_cache_hits_total{engine="0",pid="1"} 10\nvllm:prefix_cache_hits_total{engine="0",pid="2"} 0\n'
     )
     assert counts(parse_snapshot(text, dp_size=1)) == {0: ("0", 107, 10)}
@@ -202,7 +203,11 @@ sglang:num_running_reqs{engine_type="unified",model_name="m",tp_rank="0"} 2.0
 def test_sglang_counts_prompt_and_cached_tokens(prefix: str) -> None:
     snapshot = parse_snapshot(SGLANG.replace("sglang:", prefix), dp_size=1)
     engine = snapshot.by_rank[0]
-    assert (snapshot.family, snapshot.unit, snapshot.queries_metric) == ("sglang", "tokens", f"{prefix}prompt_tokens_total")
+    assert (snapshot.family, snapshot.unit, snapshot.queries_metric) == (
+        "sglang",
+        "tokens",
+        f"{prefix}prompt_tokens_total",
+    )
     assert (engine.queries, engine.hits, engine.external_hits) == (1000, 600, 50)
     assert (engine.kv_cache_usage, engine.running) == (0.31, 2)
 
@@ -390,7 +395,8 @@ def test_ports_of_different_versions_are_refused(prom: Prom) -> None:
     with pytest.raises(SnapshotError) as refused:
         parse_snapshots([prom("09"), prom("26")], dp_size=2, where=["a", "b"])
     assert str(refused.value) == (
-        "a, b: the texts show different counters: vllm:gpu_prefix_cache_queries_total; vllm:prefix_cache_queries_total\n"
+        "a, b: the texts show different counters: vllm:gpu_prefix_cache_queries_total; "
+        "vllm:prefix_cache_queries_total\n"
         "    all ports must run the same server version"
     )
 

@@ -173,6 +173,7 @@ def hand_made_scenario(plan: Plan, directory: Path, output_key: str | None) -> S
                 "revision": None,
                 "trust_remote_code": False,
             },
+            "corpus": {"path": str(directory / "corpus.jsonl"), "field": "question"},
             "requests": {"count": len(plan)},
             "output": {"output_key": output_key},
             "prefix_cache": {

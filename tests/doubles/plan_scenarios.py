@@ -26,16 +26,18 @@ from ais_bench_prefix_cache.scenario.model import (
     ValidationConfig,
 )
 
+INPUT_LENGTH, OUTPUT_LENGTH, UNIFORM = FixedLength(1024), FixedLength(32), GroupAssignment("uniform")
+
 
 def make_scenario(
     *,
     mode: Any = "cold",
     count: int = 100,
-    input_length: LengthSpec = FixedLength(1024),
-    output_length: LengthSpec = FixedLength(32),
+    input_length: LengthSpec = INPUT_LENGTH,
+    output_length: LengthSpec = OUTPUT_LENGTH,
     target: float = 0.6,
     groups: int = 1,
-    assignment: GroupAssignment = GroupAssignment("uniform"),
+    assignment: GroupAssignment = UNIFORM,
     overrides: dict[int, GroupOverride] | None = None,
     order: OrderStrategy = "interleave",
     dp_size: int = 2,
