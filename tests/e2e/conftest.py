@@ -97,9 +97,7 @@ class FakeServer:
         return True
 
     async def _stream(self, request: SeenRequest, answer: Answer, writer: asyncio.StreamWriter) -> bool:
-        writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-        )
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         await writer.drain()
         await asyncio.sleep(answer.first_token_after)
         tokens = _token_count(request, answer)
@@ -194,7 +192,9 @@ def prepare_rows(tmp_path: Any, deepseek_tokenizer_dir: Any) -> Callable[..., An
     """``prepare_rows(rows, url, **aisbench.model)`` writes the files and returns the job to run them."""
     from ais_bench_prefix_cache.aisbench.job import AISBenchJob
 
-    def prepare(rows: list[dict[str, Any]], url: str | list[str], *, directory: Any = None, **changes: Any) -> AISBenchJob:
+    def prepare(
+        rows: list[dict[str, Any]], url: str | list[str], *, directory: Any = None, **changes: Any
+    ) -> AISBenchJob:
         run = PreparedRun(directory or tmp_path / "data set")
         run.full.parent.mkdir(parents=True)
         with run.full.open("w", encoding="utf-8") as lines:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.aisbench
 
 
 def test_prompts_lengths_headers_and_usage_are_exact(fake_server, prepare_rows):
-    prompts = ["{answer} {idx} {max_out_len} {question}", "日本語 \u2028 \x85 🙂\r\n{{x}}", 'quotes "\' \\ and\ttabs']
+    prompts = ["{answer} {idx} {max_out_len} {question}", "日本語 \u2028 \x85 🙂\r\n{{x}}", "quotes \"' \\ and\ttabs"]
     rows = [
         {"question": f"{index} {prompts[index % 3]}", "max_tokens": 1 + index % 4, "dp_rank": index % 2}
         for index in range(12)

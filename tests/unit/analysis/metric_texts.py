@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-CONFIG = {"block_size": "16", "enable_prefix_caching": "True", "kv_cache_size_tokens": "160000", "num_gpu_blocks": "10000"}
+CONFIG = {
+    "block_size": "16",
+    "enable_prefix_caching": "True",
+    "kv_cache_size_tokens": "160000",
+    "num_gpu_blocks": "10000",
+}
 
 
 def vllm_text(
@@ -24,7 +29,9 @@ def vllm_text(
     for name, engine in zip(names, engines, strict=True):
         shown = f'engine="{name}",model_name="m"'
         for counter, value in engine.items():
-            suffix = "" if counter in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc") else "_total"
+            suffix = (
+                "" if counter in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc") else "_total"
+            )
             lines.append(f"vllm:{counter}{suffix}{{{shown}}} {value}")
             if created is not None and counter.startswith("prefix_cache"):
                 lines.append(f"vllm:{counter}_created{{{shown}}} {created}")

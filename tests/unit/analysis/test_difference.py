@@ -44,9 +44,7 @@ def test_counters_of_public_fragments(shared_prom: Prom) -> None:
 
 
 def test_a_rank_without_queries_has_no_rate() -> None:
-    delta = between(
-        vllm_text(engine(0, 0), engine(5, 1)), vllm_text(engine(100, 64), engine(5, 1)), 2
-    )
+    delta = between(vllm_text(engine(0, 0), engine(5, 1)), vllm_text(engine(100, 64), engine(5, 1)), 2)
     assert (delta.by_rank[0].hit_rate, delta.by_rank[1].hit_rate, delta.hit_rate) == (0.64, None, 0.64)
 
 
@@ -57,8 +55,10 @@ def test_an_optional_counter_that_appears_in_between_began_at_0() -> None:
 
 def test_ports_in_another_order_are_the_same_engines(prom: Prom) -> None:
     early, late = prom("09"), prom("10")
-    moved = late.replace('prefix_cache_queries_total{engine="1",model_name="tiny"} 0.0',
-                         'prefix_cache_queries_total{engine="1",model_name="tiny"} 96.0')
+    moved = late.replace(
+        'prefix_cache_queries_total{engine="1",model_name="tiny"} 0.0',
+        'prefix_cache_queries_total{engine="1",model_name="tiny"} 96.0',
+    )
     assert moved != late
     delta = difference(parse_snapshots([early, late], dp_size=2), parse_snapshots([moved, early], dp_size=2))
     assert {rank: d.queries for rank, d in delta.by_rank.items()} == {0: 0, 1: 96}

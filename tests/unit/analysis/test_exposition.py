@@ -97,7 +97,7 @@ def test_help_sentences_of_wanted_names_are_kept(prom: Prom) -> None:
         ),
         (
             '{"detail":"Not Found"}',
-            "t: not a Prometheus text: it begins with '{\"detail\":\"Not Found\"}'\n"
+            't: not a Prometheus text: it begins with \'{"detail":"Not Found"}\'\n'
             "    check the metrics URL; an error page of a proxy looks like this",
         ),
         ('a{x="1"} 5\na{x="1 6\na{x="2"} 7\n', "t line 2: not a sample line: 'a{x=\"1 6'"),

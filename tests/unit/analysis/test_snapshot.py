@@ -202,7 +202,11 @@ sglang:num_running_reqs{engine_type="unified",model_name="m",tp_rank="0"} 2.0
 def test_sglang_counts_prompt_and_cached_tokens(prefix: str) -> None:
     snapshot = parse_snapshot(SGLANG.replace("sglang:", prefix), dp_size=1)
     engine = snapshot.by_rank[0]
-    assert (snapshot.family, snapshot.unit, snapshot.queries_metric) == ("sglang", "tokens", f"{prefix}prompt_tokens_total")
+    assert (snapshot.family, snapshot.unit, snapshot.queries_metric) == (
+        "sglang",
+        "tokens",
+        f"{prefix}prompt_tokens_total",
+    )
     assert (engine.queries, engine.hits, engine.external_hits) == (1000, 600, 50)
     assert (engine.kv_cache_usage, engine.running) == (0.31, 2)
 
