@@ -237,11 +237,9 @@ def warm(service: FakeService, plan: list[WarmupEntry]) -> Any:
     client, reader, _ = connect(service)
     probed = probe_ranks(client, reader, block_size=16)
     service.requests.clear()
-    done: list[None] = []
-    result = warm_and_prove(
-        client, reader, plan, probed.rank_of_engine, probed.rule, on_progress=lambda: done.append(None)
-    )
-    assert len(done) == 2 * len(plan)
+    done: list[int] = []
+    result = warm_and_prove(client, reader, plan, probed.rank_of_engine, probed.rule, on_progress=done.append)
+    assert done == list(range(1, 2 * len(plan) + 1))
     return result
 
 

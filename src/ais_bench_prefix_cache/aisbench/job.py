@@ -38,20 +38,22 @@ class AISBenchJob:
 class AISBenchResult:
     """A run that was judged complete: every planned request was sent once and succeeded.
 
-    ``exp_dir`` is AISBench's directory of this run below ``aisbench.work_dir``; the four files lie in its
-    ``performances/<model_abbr>/``. ``usage_path`` holds one row a request (:mod:`.request_usage`); it is None when a
-    template of the user's own does not use our adapters.
+    ``exp_dir`` is AISBench's directory of this run below ``aisbench.work_dir``, ``relative_exp_dir`` the same seen from
+    the manifest's directory; the four files lie in its ``performances/<model_abbr>/``. ``usage_path`` holds one row a
+    request (:mod:`.request_usage`); it is None when a template of the user's own does not use our adapters.
     """
 
     exit_code: int
     work_dir: Path
     exp_dir: Path
+    relative_exp_dir: str
     model_abbr: str
     dataset_abbr: str
     csv_path: Path
     json_path: Path
     details_path: Path
     usage_path: Path | None
+    stream: bool
     request_count: int
     duration_seconds: float
 
@@ -60,12 +62,14 @@ class AISBenchResult:
         return {
             "work_dir": str(self.work_dir),
             "exp_dir": str(self.exp_dir),
+            "relative_exp_dir": self.relative_exp_dir,
             "model_abbr": self.model_abbr,
             "dataset_abbr": self.dataset_abbr,
             "csv": str(self.csv_path),
             "json": str(self.json_path),
             "details": str(self.details_path),
             "usage": None if self.usage_path is None else str(self.usage_path),
+            "stream": self.stream,
             "requests": self.request_count,
             "duration_seconds": round(self.duration_seconds, 3),
         }

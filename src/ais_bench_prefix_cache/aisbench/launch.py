@@ -33,6 +33,7 @@ _SECONDS_TO_START = 600.0
 _SECONDS_BETWEEN_LOOKS = 0.2
 _LAST_LINES_SHOWN = 15
 _STAGING_PREFIX = ".running-"
+_SCRATCH_PATH_BYTES = 50
 
 
 def check_installed() -> None:
@@ -94,7 +95,8 @@ def run_aisbench(job: AISBenchJob) -> AISBenchResult:
             cwd=private,
             environment=environment,
             log=job.log_path,
-            secret=job.api_key,
+            # The log is read when the secret must be gone and the results lie where they stay.
+            replacements={**({job.api_key: "***"} if job.api_key else {}), str(staging): str(job.work_dir)},
         )
         try:
             exit_code = _wait(family, job, private / "heartbeat")
@@ -115,12 +117,14 @@ def run_aisbench(job: AISBenchJob) -> AISBenchResult:
         exit_code=exit_code,
         work_dir=job.work_dir,
         exp_dir=exp_dir,
+        relative_exp_dir=os.path.relpath(exp_dir, job.manifest_path.parent),
         model_abbr=config.model_abbr,
         dataset_abbr=config.dataset_abbr,
         csv_path=files.csv,
         json_path=files.json,
         details_path=files.details,
         usage_path=files.usage if files.usage.is_file() else None,
+        stream=config.stream,
         request_count=len(expected_max_tokens),
         duration_seconds=time.monotonic() - started,
     )
@@ -220,32 +224,42 @@ def _environment(job: AISBenchJob, private: Path) -> dict[str, str]:
     )
     if job.api_key:
         environment[API_KEY_VARIABLE] = job.api_key
-    hosts = _inference_hosts(job.manifest_path)
+    hosts = _loopback_hosts(job.manifest_path)
     for name in ("NO_PROXY", "no_proxy"):
         environment[name] = ",".join(dict.fromkeys([*filter(None, environment.get(name, "").split(",")), *hosts]))
     return environment
 
 
-def _inference_hosts(manifest_path: Path) -> list[str]:
-    """Hosts of ``service.inference_url``: a proxy in between would answer for the server."""
+def _loopback_hosts(manifest_path: Path) -> list[str]:
+    """Hosts of ``service.inference_url`` on this machine: no proxy of the environment reaches them."""
     urls = json.loads(manifest_path.read_text(encoding="utf-8"))["effective_config"]["service"]["inference_url"]
-    hosts = [urlsplit(url).hostname for url in ([urls] if isinstance(urls, str) else urls)]
-    return [host for host in hosts if host]
+    hosts = [urlsplit(url).hostname or "" for url in ([urls] if isinstance(urls, str) else urls)]
+    return [host for host in hosts if host in ("localhost", "::1") or host.startswith("127.")]
 
 
 @contextmanager
 def _private_directory() -> Iterator[Path]:
-    """AISBench's working directory; its shell commands cannot cope with a space in it."""
+    """AISBench's working and temporary directory.
+
+    Its shell commands cannot cope with a space in it, and the names of its sockets must fit into 107 bytes.
+    """
     candidates = [tempfile.gettempdir(), "/tmp", "/var/tmp", str(Path.home())]
-    usable = [path for path in candidates if not any(c.isspace() for c in path) and os.access(path, os.W_OK)]
+    usable = [
+        path
+        for path in candidates
+        if not any(character.isspace() for character in path)
+        and len(os.fsencode(path)) <= _SCRATCH_PATH_BYTES
+        and os.access(path, os.W_OK)
+    ]
     if not usable:
         raise AISBenchError.of(
             "AISBENCH_NO_SCRATCH_DIRECTORY",
             candidates[0],
-            "AISBench needs a writable scratch directory whose path has no space",
+            f"AISBench needs a writable scratch directory whose path has no space and at most {_SCRATCH_PATH_BYTES} "
+            "bytes",
             hint="Set TMPDIR to one.",
         )
-    directory = Path(tempfile.mkdtemp(prefix="ais-bench-prefix-cache-", dir=usable[0]))
+    directory = Path(tempfile.mkdtemp(prefix="aisbench-", dir=usable[0]))
     try:
         yield directory
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -22,20 +23,29 @@ _LINE_BYTES = 4096
 _SECONDS_TO_END_POLITELY = 4.0
 _SECONDS_BETWEEN_LOOKS = 0.05
 _PROC = Path("/proc")
+_TERMINAL_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_PROGRESS_BAR = re.compile(r"Progress: +\d+%|POST=\d|Warmup: +\d+%|Calculating performance details: +\d+%")
+"""AISBench's bars move the cursor about, so that each of their states is a line."""
 
 
 class ProcessFamily:
     """A command in a session of its own, with everything that descends from it.
 
-    Output goes to ``log`` (bounded; lines that a progress bar overwrites are left out) and the last lines to
-    :attr:`tail`. ``secret`` never reaches either.
+    Output goes to ``log`` (bounded, without progress bars and colours) and the last lines to :attr:`tail`. In both,
+    each key of ``replacements`` is replaced by its value.
     """
 
     def __init__(
-        self, command: Sequence[str], *, cwd: Path, environment: Mapping[str, str], log: Path | None, secret: str
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        log: Path | None,
+        replacements: Mapping[str, str],
     ) -> None:
         self._mark = secrets.token_hex(16)
-        self._secret = secret
+        self._replacements = replacements
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._process = subprocess.Popen(
             command,
@@ -110,10 +120,10 @@ class ProcessFamily:
         written = 0
         with output, _open_or_null(log) as log_file:
             for line in _lines(output):
-                text = line.decode("utf-8", errors="replace").rstrip()
-                if self._secret:
-                    text = text.replace(self._secret, "***")
-                if not text.strip():
+                text = _TERMINAL_CONTROL.sub("", line.decode("utf-8", errors="replace")).rstrip()
+                for old, new in self._replacements.items():
+                    text = text.replace(old, new)
+                if not text or _PROGRESS_BAR.match(text):
                     continue
                 self.tail.append(text)
                 if written < _LOG_BYTES:

@@ -189,15 +189,18 @@ def _alignment(config: CacheConfig, evidence: Evidence, rank: int) -> int | None
 def _capacity_ratio(config: CacheConfig, evidence: Evidence, rank: int) -> tuple[int, int] | None:
     """Tokens that the cache holds, and tokens of its blocks, both for all engines of the rank's port.
 
-    Equal for full attention; larger with decode context parallelism; not so where layer groups share the blocks.
+    Equal for full attention; a multiple with decode context parallelism; else layer groups share the blocks.
     """
     snapshot = evidence.after or evidence.baseline
     if snapshot is None or None in (config.block_size, config.kv_cache_size_tokens, config.num_gpu_blocks):
         return None
     assert config.block_size and config.kv_cache_size_tokens is not None and config.num_gpu_blocks is not None
     engines = sum(c.source == snapshot.by_rank[rank].source for c in snapshot.by_rank.values())
-    blocks_tokens = config.num_gpu_blocks * config.block_size
-    return (config.kv_cache_size_tokens * engines, blocks_tokens) if blocks_tokens else None
+    block_tokens = config.num_gpu_blocks * config.block_size
+    if block_tokens == config.kv_cache_size_tokens:
+        # Whether num_gpu_blocks is a sum over the engines depends on the version; here it is not.
+        return (block_tokens, block_tokens) if block_tokens else None
+    return (config.kv_cache_size_tokens * engines, block_tokens) if block_tokens else None
 
 
 def _hybrid(evidence: Evidence) -> Iterator[Finding]:
@@ -232,6 +235,8 @@ def _hybrid(evidence: Evidence) -> Iterator[Finding]:
 
 def _speculative(evidence: Evidence) -> Iterator[Finding]:
     with_hits, block_size = evidence.planned.requests_with_hits, evidence.planned.block_size
+    if any(config.block_size not in (None, block_size) for config in evidence.configs.values()):
+        return
     drafts = None if evidence.delta is None else evidence.delta.total("speculative_drafts")
     short_by_one_each = bool(with_hits) and evidence.hits_short == (with_hits or 0) * block_size
     requests = evidence.requests
@@ -368,6 +373,8 @@ def _traffic(evidence: Evidence) -> Iterator[Finding]:
         )
         return
     extra = None if finished is None else finished - planned.requests
+    if evidence.facts.aisbench_warmups is not None:
+        numbers["aisbench_warmups"] = evidence.facts.aisbench_warmups
     warmups = _as_first_requests(excess, extra, planned.first_input_tokens)
     if warmups is not None:
         yield Finding(
@@ -389,6 +396,8 @@ def _traffic(evidence: Evidence) -> Iterator[Finding]:
             "Look for time-outs and connection errors in AISBench's log; set aisbench.model.retry to 1.",
         )
         return
+    if excess % planned.input_tokens == 0:
+        numbers["whole_repetitions"] = excess // planned.input_tokens
     yield Finding(
         "FOREIGN_TRAFFIC",
         "error",
@@ -509,7 +518,7 @@ def _cache_too_small(evidence: Evidence) -> Iterator[Finding]:
 
 def _reset(evidence: Evidence) -> Iterator[Finding]:
     reset = evidence.facts.reset
-    if reset is None:
+    if reset is None or reset.attempts == 0:
         return
     hits_after = dict(reset.hits_after or {})
     full = {str(rank): hits for rank, hits in sorted(hits_after.items()) if hits > 0}
@@ -526,7 +535,11 @@ def _reset(evidence: Evidence) -> Iterator[Finding]:
         )
     elif not reset.accepted:
         yield Finding(
-            "RESET_REFUSED", "error", f"the server refused to reset its cache in {reset.attempts} tries", numbers, again
+            "RESET_REFUSED",
+            "note" if hits_after and not full else "error",
+            f"the server refused to reset its cache ({reset.attempts} {'try' if reset.attempts == 1 else 'tries'})",
+            numbers,
+            again,
         )
     elif full:
         yield Finding(

@@ -33,8 +33,9 @@ class ProbeFact:
 
 @dataclass(frozen=True)
 class ResetFact:
-    """A reset and its proof. ``accepted``: the server said that it worked. ``hits_after`` is, per rank, what a prompt
-    that had been cached before hits after the reset: 0 where the cache was emptied."""
+    """A reset and its proof. ``accepted``: the server said that it worked; ``attempts`` is 0 where nobody asked it.
+    ``hits_after`` is, per rank, what a prompt that had been cached before hits after the reset: 0 where the cache was
+    emptied."""
 
     accepted: bool
     status: int | None = None
@@ -55,7 +56,8 @@ class CachePrediction:
 class RunFacts:
     """Everything optional: None or an empty tuple is "not looked at".
 
-    ``engine_label_map`` is the map from engine labels to ranks that probes proved.
+    ``aisbench_warmups`` is how many warm-up requests AISBench was told to send, ``engine_label_map`` the map from
+    engine labels to ranks that probes proved.
     """
 
     tokenization: tuple[TokenizationFact, ...] = ()
@@ -67,6 +69,7 @@ class RunFacts:
     hybrid_warmup: bool = False
     retried_requests: int | None = None
     failed_requests: int | None = None
+    aisbench_warmups: int | None = None
     engine_label_map: Mapping[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -97,5 +100,6 @@ class RunFacts:
             hybrid_warmup=document.get("hybrid_warmup", False),
             retried_requests=document.get("retried_requests"),
             failed_requests=document.get("failed_requests"),
+            aisbench_warmups=document.get("aisbench_warmups"),
             engine_label_map=document.get("engine_label_map", {}),
         )

@@ -54,12 +54,16 @@ def progress(items: Iterable[Item], *, total: int, label: str, shown: bool = Tru
     )
 
 
-def progress_bar(label: str, total: int) -> Callable[[int], None]:
-    """The same bar for work that is not a loop: the function that is returned hears how many are done."""
+@contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """The same bar for work that is not a loop: the function of the block hears how many are done.
+
+    However the block ends, the next line on stderr begins at its beginning.
+    """
     from tqdm import tqdm
 
     terminal = sys.stderr.isatty()
-    bar = tqdm(
+    with tqdm(
         total=total,
         desc=label,
         file=sys.stderr,
@@ -68,14 +72,12 @@ def progress_bar(label: str, total: int) -> Callable[[int], None]:
         bar_format="{desc} [{bar:30}] {n_fmt}/{total_fmt} {percentage:3.0f}%",
         mininterval=0.1 if terminal else 5.0,
         leave=True,
-    )
+    ) as bar:
 
-    def show(done: int) -> None:
-        bar.update(done - bar.n)
-        if done >= total:
-            bar.close()
+        def show(done: int) -> None:
+            bar.update(done - bar.n)
 
-    return show
+        yield show
 
 
 @contextmanager

@@ -1,22 +1,17 @@
-"""The prepared data set that a run sends: found, proven, and still what its corpus and tokenizer would give."""
+"""The prepared data set that a run sends."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.artifacts.paths import FoundManifest, find_manifest
 from ais_bench_prefix_cache.artifacts.rows import read_full_rows
 from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet
-from ais_bench_prefix_cache.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.errors import ArtifactError
 from ais_bench_prefix_cache.scenario.model import Scenario
 from ais_bench_prefix_cache.service.preflight import SamplePrompt, Workload
-
-_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -42,43 +37,6 @@ def find_prepared(scenario: Scenario) -> tuple[FoundManifest, tuple[str, ...]]:
             hint="Run prepare with this Scenario first; after every edit of the Scenario prepare again.",
         )
     return search.found, search.notes
-
-
-def check_sources(scenario: Scenario, manifest: Mapping[str, Any], tokenizer_fingerprint: str) -> None:
-    """Corpus and tokenizer must be those that the data set was made from. Raises ArtifactError with all problems."""
-    problems = []
-    corpus = scenario.corpus.path
-    try:
-        digest = _file_sha256(corpus)
-    except OSError as error:
-        problems.append(
-            Problem(
-                "CORPUS_UNREADABLE",
-                str(corpus),
-                f"the corpus of this data set cannot be read any more: {error.strerror or error}",
-            )
-        )
-    else:
-        if digest != manifest["corpus_sha256"]:
-            problems.append(
-                Problem(
-                    "CORPUS_CHANGED",
-                    str(corpus),
-                    "the corpus has changed since the data set was prepared",
-                    hint="Prepare again, or restore the corpus.",
-                )
-            )
-    if tokenizer_fingerprint != manifest["tokenizer"]["fingerprint_sha256"]:
-        problems.append(
-            Problem(
-                "TOKENIZER_CHANGED",
-                scenario.tokenizer.path,
-                "the tokenizer has changed since the data set was prepared",
-                hint="Prepare again, or restore the tokenizer.",
-            )
-        )
-    if problems:
-        raise ArtifactError(problems)
 
 
 def read_formal_requests(data: VerifiedDataSet) -> FormalRequests:
@@ -110,11 +68,3 @@ def read_formal_requests(data: VerifiedDataSet) -> FormalRequests:
             samples=tuple(samples.values()),
         ),
     )
-
-
-def _file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_READ_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()

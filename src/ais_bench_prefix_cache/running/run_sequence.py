@@ -6,7 +6,7 @@ Nothing is written before the end: until :func:`run_benchmark` returns, ``analys
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,16 +15,22 @@ from typing import Any
 from ais_bench_prefix_cache.aisbench.job import AISBenchResult, job_from_scenario
 from ais_bench_prefix_cache.aisbench.launch import check_job, run_aisbench
 from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
-from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, analyze_run, explain_unusable
+from ais_bench_prefix_cache.analysis.analysis_document import (
+    PASS_WITH_WARNING,
+    SnapshotTexts,
+    analyze_run,
+    explain_unusable,
+)
 from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison, SeenRequest, compare_requests
 from ais_bench_prefix_cache.analysis.run_facts import ProbeFact, ResetFact, RunFacts
 from ais_bench_prefix_cache.analysis.snapshot import parse_kv_cache_usage
+from ais_bench_prefix_cache.artifacts.sources import corpus_warning, tokenizer_problem
 from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet, verify_data_set
 from ais_bench_prefix_cache.artifacts.writing import claimed, update_analysis
 from ais_bench_prefix_cache.errors import ArtifactError, Problem, ServiceError, SnapshotError
 from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.running.phases import Phases
-from ais_bench_prefix_cache.running.prepared_data import FormalRequests, check_sources, read_formal_requests
+from ais_bench_prefix_cache.running.prepared_data import FormalRequests, read_formal_requests
 from ais_bench_prefix_cache.scenario.model import Scenario
 from ais_bench_prefix_cache.service.client import ServiceClient
 from ais_bench_prefix_cache.service.counters import Reading
@@ -36,8 +42,8 @@ from ais_bench_prefix_cache.service.resetting import ResetOutcome, empty_the_cac
 from ais_bench_prefix_cache.service.scraping import CounterReader
 from ais_bench_prefix_cache.service.warming import WarmedEntry, WarmupEntry, warm_and_prove
 
-ProgressBar = Callable[[str, int], Callable[[int], None]]
-"""``bar(label, total)`` gives a function that is told how many are done."""
+ProgressBar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""``with bar(label, total) as show``: ``show`` is told how many are done."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,9 @@ def run_benchmark(
     with phases.enter("verify"):
         data = verify_data_set(manifest_path)
         tokenizer = load_tokenizer(scenario.tokenizer)
-        check_sources(scenario, data.manifest, str(tokenizer.identity()["fingerprint_sha256"]))
+        problem = tokenizer_problem(data.manifest, tokenizer)
+        if problem is not None:
+            raise ArtifactError(problem)
         formal = read_formal_requests(data)
     with (
         _only_run(data),
@@ -138,10 +146,11 @@ class _Run:
         workload = self.formal.workload
         problems: list[Problem] = []
         found = Preflight()
-        for check in (
+        checks: tuple[Callable[[], Preflight], ...] = (
             lambda: check_inference(self.client, workload, self.tokenizer.encode),
             self._check_engines,
-        ):
+        )
+        for check in checks:
             try:
                 part = check()
             except ServiceError as error:
@@ -187,30 +196,27 @@ class _Run:
         outcome = empty_the_caches(self.client, self.reader, probed.probes, engine=engine)
         if outcome.warning is not None:
             self.phases.note(f"warning [{outcome.warning['code']}] {outcome.warning['message']}")
-        self.runtime["reset"] = {"proven": outcome.proven, "attempts": outcome.attempts}
+        self.runtime["reset"] = {
+            "accepted": outcome.accepted,
+            "proven": outcome.proven,
+            "attempts": outcome.attempts,
+        }
         return outcome
 
     def _warm(self, probed: ProbedRanks) -> None:
         plan = [WarmupEntry.from_plan(entry) for entry in self.data.manifest["warmup"]["plan"]]
         warmed: list[WarmedEntry] = []
         if plan:
-            done = 0
-            report = self.bar("Warm up", 2 * len(plan))
-
-            def advance() -> None:
-                nonlocal done
-                done += 1
-                report(done)
-
-            warmed = warm_and_prove(
-                self.client,
-                self.reader,
-                plan,
-                probed.rank_of_engine,
-                probed.rule,
-                exact_hits=self.exact_hits,
-                on_progress=advance,
-            )
+            with self.bar("Warm up", 2 * len(plan)) as show:
+                warmed = warm_and_prove(
+                    self.client,
+                    self.reader,
+                    plan,
+                    probed.rank_of_engine,
+                    probed.rule,
+                    exact_hits=self.exact_hits,
+                    on_progress=show,
+                )
         self.runtime["warmup"] = [
             {
                 "request_id": each.entry.request_id,
@@ -236,14 +242,12 @@ class _Run:
         return stable.reading
 
     def _formal(self, probed: ProbedRanks) -> AISBenchResult:
-        report = self.bar("Formal requests", self.data.rows)
-        job = replace(self.job, on_progress=lambda finished, _all: report(finished))
         sampler = KvSampler(
             partial(_kv_cache_usage, self.client, _engine_label_map(self.service.engine_label_map, probed)),
             self.service.poll_interval_seconds,
         )
-        with sampler:
-            result = run_aisbench(job)
+        with self.bar("Formal requests", self.data.rows) as show, sampler:
+            result = run_aisbench(replace(self.job, on_progress=lambda finished, _all: show(finished)))
         self.runtime["aisbench_exit_code"] = result.exit_code
         self.runtime["aisbench"] = result.to_json()
         self.runtime["kv_cache_polling"] = sampler.as_json()
@@ -262,11 +266,7 @@ class _Run:
         usage = [] if result.usage_path is None else load_request_usage(result.usage_path)
         facts = RunFacts(
             probes=tuple(ProbeFact(probe.dp_rank, probe.engine.label, probe.dp_rank) for probe in probed.probes),
-            reset=ResetFact(
-                accepted=reset.proven,
-                attempts=reset.attempts,
-                hits_after=dict.fromkeys(range(self.service.dp_size), 0) if reset.proven else None,
-            ),
+            reset=ResetFact(reset.accepted, attempts=reset.attempts, hits_after=reset.hits_after),
             assumed_empty=reset.warning is not None,
             dropped_blocks=probed.rule.dropped_blocks,
             retried_requests=sum(row.attempts > 1 for row in usage) if usage else None,
@@ -298,6 +298,10 @@ class _Run:
                 self.phases.note(f"finding [{finding.code}] {finding.message}\n    {finding.remedy}")
             # The texts were read by this run itself: that they do not fit together is the server's doing.
             raise ServiceError(error.problems) from error
+        changed_corpus = corpus_warning(self.data.manifest)
+        if changed_corpus is not None:
+            document["warnings"].append(changed_corpus)
+            document["validation"]["status"] = PASS_WITH_WARNING
         return update_analysis(self.data.paths.analysis, document)
 
 
@@ -339,5 +343,6 @@ def _kv_cache_usage(client: ServiceClient, engine_label_map: Mapping[str, int]) 
 
 
 def _warmups(extra_args: Mapping[str, Any]) -> int | None:
+    """AISBench's own warm-up requests: one unless it is told otherwise."""
     value = extra_args.get("--num-warmups", 1)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

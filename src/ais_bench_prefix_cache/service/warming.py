@@ -50,24 +50,26 @@ def warm_and_prove(
     rule: BlockRule,
     *,
     exact_hits: bool = True,
-    on_progress: Callable[[], None] = lambda: None,
+    on_progress: Callable[[int], None] = lambda _done: None,
 ) -> list[WarmedEntry]:
     """Send every prompt to its rank, then all of them once more, and judge the second pass by its hits.
 
     The second pass of a rank must hit exactly what its prompts, all cached, hit by ``rule``: a sum that is right proves
-    each part, because none can hit more. Raises ServiceError that names group, rank and numbers. ``on_progress`` is
-    called once a finished request (twice ``len(plan)`` in all).
+    each part, because none can hit more. Raises ServiceError that names group, rank and numbers. ``on_progress`` hears
+    how many requests are done, ``2 * len(plan)`` at the end.
     """
     start = reader.read()
-    _check_lengths(client, plan, _send_all(client, plan, on_progress))
+    _check_lengths(client, plan, _send_all(client, plan, on_progress, 0))
     warmed, _ = _wait(client, reader, start, plan)
-    completions = _send_all(client, plan, on_progress)
+    completions = _send_all(client, plan, on_progress, len(plan))
     _, moved = _wait(client, reader, warmed, plan)
     _prove(client, plan, completions, moved, rank_of_engine, rule, exact_hits)
     return [WarmedEntry(entry, completion.cached_tokens) for entry, completion in zip(plan, completions, strict=True)]
 
 
-def _send_all(client: ServiceClient, plan: Sequence[WarmupEntry], on_progress: Callable[[], None]) -> list[Completion]:
+def _send_all(
+    client: ServiceClient, plan: Sequence[WarmupEntry], on_progress: Callable[[int], None], done_before: int
+) -> list[Completion]:
     """All prompts, several at a time, results in the plan's order; the first error stops the rest.
 
     The threads are daemons: an interrupted run must end at once, not after the server has answered.
@@ -113,7 +115,7 @@ def _send_all(client: ServiceClient, plan: Sequence[WarmupEntry], on_progress: C
             if isinstance(outcome, Exception):
                 raise outcome
             completions[index] = outcome
-            on_progress()
+            on_progress(done_before + len(completions))
     finally:
         stopped.set()
     return [completions[index] for index in range(len(plan))]

@@ -79,8 +79,8 @@ def test_blocks_become_tokens_with_the_servers_block_size(prom: Prom) -> None:
 def test_blocks_without_a_block_size_are_refused(prom: Prom) -> None:
     late = re.sub(r" 1000\.0", " 1300.0", prom("26"))
     assert refusal(prom("26"), late) == (
-        "vllm:gpu_prefix_cache_queries_total: this server counts cache blocks, not tokens (vLLM 0.7.3 to 0.8.5 do), and "
-        "does not show its block size\n"
+        "vllm:gpu_prefix_cache_queries_total: this server counts cache blocks, not tokens (vLLM 0.7.3 to 0.8.5 do), "
+        "and does not show its block size\n"
         "    the text must hold vllm:cache_config_info with block_size; or use vLLM 0.9.2 or later"
     )
 
@@ -90,8 +90,8 @@ def test_the_prompt_tokens_tell_blocks_from_tokens_where_nothing_else_does(prom:
     late = early.replace("} 1000.0", "} 1160.0").replace("} 600.0", "} 664.0")
     assert late != early
     assert refusal(early, late, 2) == (
-        "vllm:gpu_prefix_cache_queries_total: vLLM 0.7.3 to 0.8.5 counts blocks under this name, 0.9.0 and 0.9.1 tokens; "
-        "the text does not tell which\n"
+        "vllm:gpu_prefix_cache_queries_total: vLLM 0.7.3 to 0.8.5 counts blocks under this name, 0.9.0 and 0.9.1 "
+        "tokens; the text does not tell which\n"
         "    keep the # HELP lines or vllm:prompt_tokens_total in the saved text"
     )
     prompt_tokens = 'vllm:prompt_tokens_total{{engine="0"}} {}\nvllm:prompt_tokens_total{{engine="1"}} 0\n'

@@ -12,6 +12,8 @@ from ais_bench_prefix_cache.analysis.exposition import Sample, decode_exposition
 from ais_bench_prefix_cache.errors import SnapshotError
 
 Prom = Callable[[str], str]
+TEXTS = ("01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "25", "26", "27", "28")
+CORNER_CASES = ("c01", "c02", "c03", "c04", "c05", "c10", "c11", "c12", "c14_restart_masked_after", "c18_after", "c20")
 
 
 class Every:
@@ -27,8 +29,7 @@ def series(samples: dict[str, tuple[Sample, ...]]) -> set[tuple[str, frozenset[t
 
 @pytest.mark.parametrize(
     "file",
-    ["01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "25", "26", "27", "28"]
-    + ["c01", "c02", "c03", "c04", "c05", "c10", "c11", "c12", "c14_restart_masked_after", "c18_after", "c20"],
+    [*TEXTS, *CORNER_CASES],
 )
 def test_reads_the_same_samples_as_prometheus_client(file: str, prom: Prom) -> None:
     text = prom(file)

@@ -168,7 +168,8 @@ def test_trailing_digits_name_the_ranks() -> None:
 
 def test_series_of_several_processes_add_up() -> None:
     text = (
-        'vllm:prefix_cache_queries_total{engine="0",pid="1"} 100\nvllm:prefix_cache_queries_total{engine="0",pid="2"} 7\n'
+        'vllm:prefix_cache_queries_total{engine="0",pid="1"} 100\n'
+        'vllm:prefix_cache_queries_total{engine="0",pid="2"} 7\n'
         'vllm:prefix_cache_hits_total{engine="0",pid="1"} 10\nvllm:prefix_cache_hits_total{engine="0",pid="2"} 0\n'
     )
     assert counts(parse_snapshot(text, dp_size=1)) == {0: ("0", 107, 10)}
@@ -394,7 +395,8 @@ def test_ports_of_different_versions_are_refused(prom: Prom) -> None:
     with pytest.raises(SnapshotError) as refused:
         parse_snapshots([prom("09"), prom("26")], dp_size=2, where=["a", "b"])
     assert str(refused.value) == (
-        "a, b: the texts show different counters: vllm:gpu_prefix_cache_queries_total; vllm:prefix_cache_queries_total\n"
+        "a, b: the texts show different counters: vllm:gpu_prefix_cache_queries_total; "
+        "vllm:prefix_cache_queries_total\n"
         "    all ports must run the same server version"
     )
 

@@ -74,9 +74,17 @@ models = [
 infer = {
     "partitioner": {"type": "ais_bench.benchmark.partitioners.NaivePartitioner"},
     "runner": {
-        "type": "ais_bench.benchmark.runners.LocalRunner",
+        # AISBench's LocalRunner works, too, but starts everything a second time.
+        "type": "ais_bench_prefix_cache.aisbench.adapters.runner.ForkingRunner",
         "task": {"type": "ais_bench.benchmark.tasks.OpenICLApiInferTask"},
     },
 }
 
-summarizer = {"attr": "performance"}
+summarizer = {
+    "attr": "performance",
+    # Leaves out what was not measured, such as TTFT without streaming.
+    "calculator": {
+        "type": "ais_bench_prefix_cache.aisbench.adapters.metrics.MeasuredMetricCalculator",
+        "stream": model["stream"],
+    },
+}
