@@ -186,7 +186,7 @@ def _signals_held() -> Iterator[None]:
         yield
         return
     arrived: list[int] = []
-    handlers = {
+    handlers: dict[int, Any] = {
         number: signal.signal(number, lambda received, _frame: arrived.append(received))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
