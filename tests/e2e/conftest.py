@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -169,6 +172,20 @@ def fake_server() -> Iterator[FakeServer]:
         task.cancel()
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
+
+
+@pytest.fixture
+def make_answer() -> type[Answer]:
+    return Answer
+
+
+@pytest.fixture
+def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where AISBench gets its working directory, so that its files and processes can be told by it."""
+    directory = Path(tempfile.mkdtemp(prefix="scratch-", dir="/tmp"))
+    monkeypatch.setattr("tempfile.tempdir", str(directory))
+    yield directory
+    shutil.rmtree(directory)
 
 
 @dataclass

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from jsonschema.validators import extend
 
-from ais_bench_prefix_cache.errors import ScenarioError
+from ais_bench_prefix_cache.errors import ArtifactError, ScenarioError
+from ais_bench_prefix_cache.scenario.effective import service_from_effective, validation_from_effective
 from ais_bench_prefix_cache.scenario.findings import Findings
 from ais_bench_prefix_cache.scenario.loading import load_scenario
 from ais_bench_prefix_cache.scenario.schema import scenario_schema
@@ -47,7 +48,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def mutated(document: Any, choose: random.Random) -> Any:
     """The document after one to three random edits: delete, replace, insert, rename or duplicate."""
     document = copy.deepcopy(document)
-    for _ in range(choose.randint(1, 3)):
+    for _ in range(choose.choice([1, 1, 1, 2, 3])):
         *parent_path, step = choose.choice(places({"": document})[1:])
         holder = {"": document}
         parent: Any = holder
@@ -66,7 +67,8 @@ def mutated(document: Any, choose: random.Random) -> Any:
         elif action == "rename" and isinstance(parent, dict) and parent is not holder:
             parent[choose.choice(STRANGE_KEYS)] = parent.pop(step)
         else:
-            parent[step] = copy.deepcopy(choose.choice(STRANGE_VALUES))
+            of_its_kind = [value for value in STRANGE_VALUES if type(value) is type(target)]
+            parent[step] = copy.deepcopy(choose.choice(choose.choice([STRANGE_VALUES, of_its_kind or STRANGE_VALUES])))
         document = holder[""]
     return document
 
@@ -108,17 +110,17 @@ def load(directory: Path, data: bytes) -> str:
 
 
 def test_a_thousand_mutated_scenarios_load_or_are_refused(scenario_directory: Path) -> None:
-    choose = random.Random(11519)
+    choose = random.Random(20260825)
     seeds = seed_documents()
     outcomes = [
-        load(scenario_directory, json.dumps(mutated(choose.choice(seeds), choose)).encode("ascii")) for _ in range(1500)
+        load(scenario_directory, json.dumps(mutated(choose.choice(seeds), choose)).encode("ascii")) for _ in range(1000)
     ]
     assert outcomes.count("refused") > 300
     assert outcomes.count("loaded") > 100
 
 
 def test_damaged_bytes_load_or_are_refused(scenario_directory: Path) -> None:
-    choose = random.Random(11519)
+    choose = random.Random(4)
     original = (CONFIG_EXAMPLES / "scenario.example.json").read_bytes()
     outcomes = []
     for _ in range(500):
@@ -155,19 +157,21 @@ def test_damaged_bytes_load_or_are_refused(scenario_directory: Path) -> None:
         max_leaves=12,
     )
 )
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_json_value_loads_or_is_refused(scenario_directory: Path, value: Any) -> None:
     assert load(scenario_directory, json.dumps(value).encode("ascii")) in ("loaded", "refused")
 
 
 def test_our_reading_of_the_schema_agrees_with_jsonschema() -> None:
     """jsonschema itself is the judge, told only that 1.0 is not an integer."""
-    checker = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    checker = Draft202012Validator.TYPE_CHECKER.redefine(
+        "integer", lambda _, value: type(value) is int and -(2**63) <= value < 2**63
+    )
     judge = extend(Draft202012Validator, type_checker=checker)(scenario_schema())
-    choose = random.Random(11519)
+    choose = random.Random(7)
     seeds = seed_documents()
     verdicts = {True: 0, False: 0}
-    for _ in range(1500):
+    for _ in range(1000):
         document = mutated(choose.choice(seeds), choose)
         findings = Findings("scenario.json")
         report_schema_problems(document, findings)
@@ -175,3 +179,23 @@ def test_our_reading_of_the_schema_agrees_with_jsonschema() -> None:
         assert (findings.problems() == ()) == verdict, document
         verdicts[verdict] += 1
     assert min(verdicts.values()) > 100
+
+
+def test_damaged_effective_configurations_are_rebuilt_or_refused(scenario_directory: Path) -> None:
+    file = scenario_directory / "whole.json"
+    file.write_text('{"service": {"engine_label_map": {"a": 1}, "metrics_url": ["http://a/m", "http://b/m"]}}')
+    effective = load_scenario(file, environment={}).effective
+    sections = {name: effective[name] for name in ("service", "validation")}
+    choose = random.Random(11)
+    outcomes = []
+    for _ in range(1000):
+        damaged = mutated(sections, choose)
+        try:
+            service_from_effective(damaged)
+            validation_from_effective(damaged)
+            outcomes.append("rebuilt")
+        except ArtifactError as error:
+            str(error).encode("utf-8")
+            outcomes.append("refused")
+    assert outcomes.count("refused") > 300
+    assert outcomes.count("rebuilt") > 50

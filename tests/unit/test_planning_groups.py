@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ais_bench_prefix_cache.planning.groups import assignment_column, group_counts
@@ -45,6 +45,7 @@ def test_a_zipf_exponent_that_is_not_an_integer_uses_correctly_rounded_powers() 
     assert all(abs(count - quota) < 1 for count, quota in zip(counts, quotas, strict=True))
 
 
+@settings(deadline=None)
 @given(
     weights=st.lists(st.integers(0, 1000), min_size=1, max_size=8).filter(any),
     requests=st.integers(1, 500),

@@ -49,7 +49,7 @@ def test_uniform_covers_the_interval_evenly() -> None:
 
 
 def test_a_list_for_another_number_of_requests_is_refused() -> None:
-    with pytest.raises(ValueError, match="^2 lengths for 3 requests$"):
+    with pytest.raises(ValueError, match=r"^2 lengths for 3 requests$"):
         sample_lengths(ExplicitLengths((5, 1)), 3, stream())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ais_bench_prefix_cache.planning.lanes import build_lanes, cold_ranks
@@ -52,6 +52,7 @@ def test_shuffles_are_permutations_that_depend_on_the_stream_only() -> None:
         assert first[:50] != sorted(first[:50])
 
 
+@settings(deadline=None)
 @given(
     requests=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=60),
     dp_size=st.integers(1, 5),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from ais_bench_prefix_cache.errors import ScenarioError
+from ais_bench_prefix_cache.scenario import strict_json
 from ais_bench_prefix_cache.scenario.loading import load_scenario
 
 
@@ -36,8 +38,7 @@ def refusal(path: Path) -> str:
         (b"{} {}", 's.json: this is not JSON: something follows the end of the document: "{" at line 1, column 4'),
         (
             b'{"run": {},\n}',
-            "s.json: this is not JSON: a key in double quotes must stand here (no comma before a closing bracket), "
-            'found "}" at line 2, column 1',
+            "s.json: this is not JSON: a comma stands before the closing } at line 2, column 1",
         ),
         (
             b"{'run': {}}",
@@ -51,6 +52,12 @@ def refusal(path: Path) -> str:
             b'{"run": {} "output": {}}',
             's.json: this is not JSON: a comma or a closing bracket is missing before "\\"" at line 1, column 12',
         ),
+        (b'{"a": [1, ]}', "s.json: this is not JSON: a comma stands before the closing ] at line 1, column 11"),
+        (
+            b"{run: {}}",
+            's.json: this is not JSON: a key in double quotes must stand here, found "r" at line 1, column 2',
+        ),
+        (b'{"run', "s.json: this is not JSON: a string is not closed at line 1, column 2"),
         (b'{"run" {}}', 's.json: this is not JSON: a colon is missing before "{" at line 1, column 8'),
         (b'{"run": }', 's.json: this is not JSON: a value must stand here, found "}" at line 1, column 9'),
         (b'{"run": True}', 's.json: this is not JSON: a value must stand here, found "T" at line 1, column 9'),
@@ -67,6 +74,13 @@ def test_unusable_bytes(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "s.json"
     path.write_bytes(data)
     assert refusal(path) == message
+
+
+def test_a_trailing_comma_is_placed_alike_by_every_python_release() -> None:
+    text = '{"run": 1,\n}'
+    before_3_13 = json.JSONDecodeError("Expecting property name enclosed in double quotes", text, 11)
+    since_3_13 = json.JSONDecodeError("Illegal trailing comma before end of object", text, 9)
+    assert strict_json._syntax_position(before_3_13, text) == strict_json._syntax_position(since_3_13, text) == 11
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

@@ -344,5 +344,38 @@ def test_an_api_key_never_appears_in_a_message(tmp_path: Path) -> None:
     messages = refusals(tmp_path, {}, {"AISBENCH_PREFIX_CACHE_API_KEY": secret})
     assert messages == [
         "environment variable AISBENCH_PREFIX_CACHE_API_KEY: the key cannot be sent in an HTTP header "
-        "(allowed: visible ASCII characters without spaces)"
+        "(allowed: visible ASCII characters without spaces)\n"
+        "    service.api_key is empty, so this variable is used"
+    ]
+
+
+def test_lengths_from_csv_are_counted_and_measured(tmp_path: Path) -> None:
+    (tmp_path / "two.csv").write_text("input_tokens,output_tokens\n64,1\n15,1\n")
+    (tmp_path / "wrong.csv").write_text("output_tokens\n1\nx\n3\n")
+    document = {
+        "requests": {
+            "count": 3,
+            "input_length": {"mode": "csv", "path": "two.csv"},
+            "output_length": {"mode": "csv", "path": "wrong.csv"},
+        },
+        "prefix_cache": {
+            "groups": {"count": 3, "overrides": {"group-1": {"output_length": {"mode": "csv", "path": "two.csv"}}}}
+        },
+        "service": {"dp_size": 0},
+    }
+    assert refusals(tmp_path, document) == [
+        "requests.input_length.path: two.csv has 2 rows of lengths, but requests.count is 3 (allowed: exactly 3)",
+        "requests.input_length.path: row 2 has length 15, which cannot hold the 16 tokens that are never shared "
+        "(allowed: 16 or more)\n    prefix_cache.minimum_non_shared_length is 16",
+        f'{tmp_path}/wrong.csv line 3, column output_tokens: "x" is not a length '
+        "(allowed: a positive integer up to 2147483647)\n    requests.output_length.path names it",
+        "prefix_cache.groups.overrides.group-1.output_length.path: two.csv has 2 rows of lengths, "
+        "but the number of requests of group-1 is 1 (allowed: exactly 1)",
+        "service.dp_size: 0 is too small (allowed: an integer from 1 up to 65536)",
+    ]
+
+
+def test_the_file_that_is_missing_is_named_with_the_place_that_names_it(tmp_path: Path) -> None:
+    assert refusals(tmp_path, {"requests": {"input_length": {"mode": "csv", "path": "no.csv"}}}) == [
+        f"{tmp_path}/no.csv: the CSV file does not exist\n    requests.input_length.path names it"
     ]

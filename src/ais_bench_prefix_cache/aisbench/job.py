@@ -39,8 +39,8 @@ class AISBenchResult:
     """A run that was judged complete: every planned request was sent once and succeeded.
 
     ``exp_dir`` is AISBench's directory of this run below ``aisbench.work_dir``, ``relative_exp_dir`` the same seen from
-    the manifest's directory; the four files lie in its ``performances/<model_abbr>/``. ``usage_path`` holds one row a request (:mod:`.request_usage`); it is None when a
-    template of the user's own does not use our adapters.
+    the manifest's directory; the four files lie in its ``performances/<model_abbr>/``. ``usage_path`` holds one row a
+    request (:mod:`.request_usage`); it is None when a template of the user's own does not use our adapters.
     """
 
     exit_code: int

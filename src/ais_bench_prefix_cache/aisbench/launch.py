@@ -33,6 +33,7 @@ _SECONDS_TO_START = 600.0
 _SECONDS_BETWEEN_LOOKS = 0.2
 _LAST_LINES_SHOWN = 15
 _STAGING_PREFIX = ".running-"
+_SCRATCH_PATH_BYTES = 50
 
 
 def check_installed() -> None:
@@ -238,17 +239,27 @@ def _loopback_hosts(manifest_path: Path) -> list[str]:
 
 @contextmanager
 def _private_directory() -> Iterator[Path]:
-    """AISBench's working directory; its shell commands cannot cope with a space in it."""
+    """AISBench's working and temporary directory.
+
+    Its shell commands cannot cope with a space in it, and the names of its sockets must fit into 107 bytes.
+    """
     candidates = [tempfile.gettempdir(), "/tmp", "/var/tmp", str(Path.home())]
-    usable = [path for path in candidates if not any(c.isspace() for c in path) and os.access(path, os.W_OK)]
+    usable = [
+        path
+        for path in candidates
+        if not any(character.isspace() for character in path)
+        and len(os.fsencode(path)) <= _SCRATCH_PATH_BYTES
+        and os.access(path, os.W_OK)
+    ]
     if not usable:
         raise AISBenchError.of(
             "AISBENCH_NO_SCRATCH_DIRECTORY",
             candidates[0],
-            "AISBench needs a writable scratch directory whose path has no space",
+            f"AISBench needs a writable scratch directory whose path has no space and at most {_SCRATCH_PATH_BYTES} "
+            "bytes",
             hint="Set TMPDIR to one.",
         )
-    directory = Path(tempfile.mkdtemp(prefix="ais-bench-prefix-cache-", dir=usable[0]))
+    directory = Path(tempfile.mkdtemp(prefix="aisbench-", dir=usable[0]))
     try:
         yield directory
     finally:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest, predict_hits
 from ais_bench_prefix_cache.analysis.comparison import compare
 from ais_bench_prefix_cache.analysis.diagnosis import Evidence, Finding, diagnose
 from ais_bench_prefix_cache.analysis.difference import difference
 from ais_bench_prefix_cache.analysis.planned_traffic import PlannedTraffic, RequestColumns
 from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison
-from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY, RunFacts
+from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY, CachePrediction, RunFacts
 from ais_bench_prefix_cache.analysis.snapshot import MetricsSnapshot, parse_snapshots
 from ais_bench_prefix_cache.errors import Problem, SnapshotError
 from ais_bench_prefix_cache.scenario.model import ServiceConfig, ValidationConfig
@@ -67,9 +68,12 @@ def analyze_run(
     facts = RunFacts.from_json(kept_runtime.get(FACTS_KEY, {})) if facts is None else facts
     if requests is None and runtime is None and "requests" in previous_analysis:
         requests = RequestComparison.from_json(previous_analysis["requests"])
+    kept_facts = facts
     planned = PlannedTraffic.from_documents(manifest, previous_analysis, columns)
     early, late = _parse_both(baseline, after, service, facts)
     delta = difference(early, late)
+    if facts.cache_prediction is None and delta.hits < planned.hit_tokens and columns is not None:
+        facts = replace(facts, cache_prediction=_prediction(manifest, columns, planned, late, service))
     comparison = compare(planned, delta, validation)
     findings = diagnose(Evidence(planned, early, late, delta, requests=requests, facts=facts))
 
@@ -95,7 +99,7 @@ def analyze_run(
     document["warnings"] = warnings
     document["runtime"] = {
         **kept_runtime,
-        FACTS_KEY: facts.as_json(),
+        FACTS_KEY: kept_facts.as_json(),
         "metrics_baseline": _snapshot_section(early, baseline),
         "metrics_after": _snapshot_section(late, after),
     }
@@ -156,6 +160,30 @@ def _parse(looks: SnapshotTexts, service: ServiceConfig, facts: RunFacts) -> Met
         model=service.model,
         engine=service.engine,
         where=looks.names,
+    )
+
+
+def _prediction(
+    manifest: Mapping[str, Any],
+    columns: RequestColumns,
+    planned: PlannedTraffic,
+    snapshot: MetricsSnapshot,
+    service: ServiceConfig,
+) -> CachePrediction | None:
+    """What a cache of the size that the server (or ``service.kv_cache_blocks``) tells would have hit; None without."""
+    configs = [c.config for c in snapshot.by_rank.values() if c.config is not None]
+    sizes = {config.kv_cache_size_tokens for config in configs}
+    capacity = sizes.pop() if len(sizes) == 1 else None
+    if service.kv_cache_blocks is not None:
+        capacity = service.kv_cache_blocks * planned.block_size
+    if capacity is None or any(config.block_size != planned.block_size for config in configs):
+        return None
+    warmup = [
+        WarmupRequest(entry["group_id"], entry["dp_rank"], entry["input_tokens"], entry["shared_prefix_tokens"])
+        for entry in manifest.get("warmup", {}).get("plan", ())
+    ]
+    return predict_hits(
+        columns, block_size=planned.block_size, capacity_tokens=capacity, dp_size=planned.dp_size, warmup=warmup
     )
 
 

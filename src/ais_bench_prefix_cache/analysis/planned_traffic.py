@@ -13,33 +13,42 @@ _FIRST_REQUESTS = 64
 
 @dataclass(frozen=True)
 class RequestColumns:
-    """The rows of ``full.jsonl`` as columns in send order, all of one length."""
+    """The rows of ``full.jsonl`` as columns in send order, all of one length.
+
+    ``shared_prefix_tokens`` and ``max_tokens`` may be empty: only the prediction of evictions needs them.
+    """
 
     group_ids: Sequence[str]
     dp_ranks: Sequence[int]
     lane_sequences: Sequence[int]
     input_tokens: Sequence[int]
     hit_tokens: Sequence[int]
+    shared_prefix_tokens: Sequence[int] = ()
+    max_tokens: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.input_tokens)
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]]) -> RequestColumns:
-        """From the rows' keys ``group_id``, ``dp_rank``, ``lane_sequence``, ``actual_input_tokens`` and
-        ``theoretical_hit_tokens``."""
+        """From the rows' keys ``group_id``, ``dp_rank``, ``lane_sequence``, ``actual_input_tokens``,
+        ``theoretical_hit_tokens``, ``shared_prefix_tokens`` and ``max_tokens``."""
         group_ids: list[str] = []
         dp_ranks: list[int] = []
         lane_sequences: list[int] = []
         input_tokens: list[int] = []
         hit_tokens: list[int] = []
+        shared_prefix_tokens: list[int] = []
+        max_tokens: list[int] = []
         for row in rows:
             group_ids.append(row["group_id"])
             dp_ranks.append(NO_RANK if row["dp_rank"] is None else row["dp_rank"])
             lane_sequences.append(NO_RANK if row["lane_sequence"] is None else row["lane_sequence"])
             input_tokens.append(row["actual_input_tokens"])
             hit_tokens.append(row["theoretical_hit_tokens"])
-        return cls(group_ids, dp_ranks, lane_sequences, input_tokens, hit_tokens)
+            shared_prefix_tokens.append(row["shared_prefix_tokens"])
+            max_tokens.append(row["max_tokens"])
+        return cls(group_ids, dp_ranks, lane_sequences, input_tokens, hit_tokens, shared_prefix_tokens, max_tokens)
 
 
 @dataclass(frozen=True)

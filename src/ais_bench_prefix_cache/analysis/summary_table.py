@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ais_bench_prefix_cache.grid_table import render_grid
+
 HEADER = ("Prefix Cache Metric", "Value")
 NOT_MEASURED = "not measured"
 
@@ -37,15 +39,7 @@ def summary_rows(analysis: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def render_summary_table(analysis: Mapping[str, Any]) -> str:
     """:func:`summary_rows` in a grid of box-drawing characters, without a newline at the end."""
-    rows = [HEADER, *summary_rows(analysis)]
-    left, right = (max(len(row[column]) for row in rows) for column in (0, 1))
-    lines = [f"│ {name:<{left}} │ {value:<{right}} │" for name, value in rows]
-
-    def rule(begin: str, line: str, cross: str, end: str) -> str:
-        return begin + line * (left + 2) + cross + line * (right + 2) + end
-
-    body = f"\n{rule('├', '─', '┼', '┤')}\n".join(lines[1:])
-    return "\n".join([rule("╒", "═", "╤", "╕"), lines[0], rule("╞", "═", "╪", "╡"), body, rule("╘", "═", "╧", "╛")])
+    return render_grid(HEADER, summary_rows(analysis))
 
 
 def _rank_value(entry: Mapping[str, Any]) -> str:

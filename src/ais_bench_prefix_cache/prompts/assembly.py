@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -199,7 +201,7 @@ class _AssembledPromptSet:
                 part = order[start : start + ROWS_ENCODED_AT_ONCE]
                 known = len(self._rows.tokens)
                 self._rows.add(part, [self._corpus.rows[row] for row in part])
-                self._drop_unlike_rows(known)
+                self._settle_rows(known)
                 slots = [self._rows.slot[row] for row in part if row in self._rows.slot]
                 tokens += sum(self._rows.tokens[slot] for slot in slots)
                 longest = max(longest, max((self._rows.tokens[slot] for slot in slots), default=0))
@@ -215,24 +217,48 @@ class _AssembledPromptSet:
                     f"every place{reason}",
                 )
 
-    def _drop_unlike_rows(self, known: int) -> None:
-        """Re-encode the rows from slot ``known`` on, whole; without a proof, leave out those unlike their words."""
+    def _settle_rows(self, known: int) -> None:
+        """Re-encode the rows from slot ``known`` on, whole.
+
+        A difference from their words refutes a proof. Without one, the first differing word of each row is taken out of
+        the corpus (a Unigram model has words with two equally likely divisions, for instance) and, if that does not
+        help, the row.
+        """
+        for _ in range(MAX_ATTEMPTS):
+            unlike = self._unlike_rows(known)
+            if not unlike:
+                return
+            if self.proof.proven:
+                row = self._rows.row[next(iter(unlike))]
+                raise self._not_exact(f"corpus row {row} is not encoded as its words are")
+            for word in unlike.values():
+                self._table.counts[word] = 0
+            self._rows.encode_again(known)
+        for slot in self._unlike_rows(known):
+            del self._rows.slot[self._rows.row[slot]]
+
+    def _unlike_rows(self, known: int) -> dict[int, int]:
+        """The slots from ``known`` on whose ids are not those of their words, with the first word that differs."""
         rows, table = self._rows, self._table
         texts = [f"{table.anchor} {text} {table.anchor}" for text in rows.text[known:]]
-        unlike: list[int] = []
+        unlike: dict[int, int] = {}
         for start in range(0, len(texts), PROMPTS_CHECKED_AT_ONCE):
             batch = texts[start : start + PROMPTS_CHECKED_AT_ONCE]
             for slot, ids in enumerate(self._tokenizer.encode_plain_batch(batch), start=known + start):
                 expected = list(table.anchor_first)
-                for word in rows.words[rows.start[slot] : rows.start[slot + 1]]:
+                words = rows.words[rows.start[slot] : rows.start[slot + 1]]
+                for word in words:
                     expected += table.ids[word]
-                expected += table.anchor_middle
-                if ids != expected:
-                    unlike.append(slot)
-        if unlike and self.proof.proven:
-            raise self._not_exact(f"corpus row {rows.row[unlike[0]]} is not encoded as its words are")
-        for slot in unlike:
-            del rows.slot[rows.row[slot]]
+                if ids == [*expected, *table.anchor_middle]:
+                    continue
+                position = len(table.anchor_first)
+                for word in words:
+                    end = position + table.counts[word]
+                    unlike[slot] = word
+                    if tuple(ids[position:end]) != table.ids[word]:
+                        break
+                    position = end
+        return unlike
 
     def _collect_fillers(self) -> Fillers:
         """The words of the corpus and beginnings of its long words, and the vocabulary's where those do not suffice."""
@@ -249,6 +275,10 @@ class _AssembledPromptSet:
         fillers = Fillers(table, _usable_numbers(table))
         if not fillers.has(1):
             table.add(vocabulary_words(self._tokenizer, self._cleaner, common=True)[:MAX_ALPHABET])
+            fillers = Fillers(table, _usable_numbers(table))
+        if not fillers.has(1):
+            # Characters or bytes are the tokens: one letter and two differ by one.
+            table.add([*ascii_lowercase, *map("".join, pairwise(ascii_lowercase))])
             fillers = Fillers(table, _usable_numbers(table))
         return fillers
 
@@ -454,6 +484,8 @@ class _AssembledPromptSet:
         ]
         used_blocks = set(self._used_blocks)
         number = self._first_number
+        # Numbers that the loop below cannot reach: it skips at most the forbidden ones.
+        retry_number = number + len(plan) + self._codes.forbidden
         total = len(plan)
         start = 0
         while start < total:
@@ -475,10 +507,9 @@ class _AssembledPromptSet:
                 drafts.append(self._draft(index, group, shared, input_tokens, value, request_seed, reader))
             if self.proof.proven:
                 self._check(drafts)
-                yield from map(self._finish, drafts)
             else:
-                for draft in drafts:
-                    yield self._finish(self._made_exact(draft, used_blocks))
+                drafts, retry_number = self._made_exact(drafts, used_blocks, retry_number)
+            yield from map(self._finish, drafts)
             start = stop
 
     def _batch_end(self, start: int, total: int) -> int:
@@ -595,17 +626,52 @@ class _AssembledPromptSet:
             return f"has {len(ids)} tokens instead of {draft.input_tokens}"
         return ""
 
-    def _made_exact(self, draft: _Draft, used_blocks: set[str]) -> _Draft:
-        """Without a proof: the draft if its whole text is exact; an obstacle is named otherwise."""
-        ids = self._tokenizer.encode_batch([draft.text])[0]
-        problem = self._problem_of(draft, ids)
-        if problem:
-            raise self._not_exact(f"the prompt of request {draft.sequence_index} {problem}")
-        block = token_ids_sha256(ids[draft.shared : draft.shared + self._block])
-        if block in used_blocks:
-            raise self._not_exact(f"the seed of request {draft.sequence_index} is not unique")
-        used_blocks.add(block)
-        return draft
+    def _made_exact(self, drafts: list[_Draft], used_blocks: set[str], number: int) -> tuple[list[_Draft], int]:
+        """Without a proof: each draft, corrected until its whole text is exact and its first own block is unique.
+
+        Corrections use code numbers from ``number`` on; the next free one is returned too.
+        """
+        exact: list[_Draft] = []
+        encoded = self._tokenizer.encode_batch([draft.text for draft in drafts])
+        for draft, ids in zip(drafts, encoded, strict=True):
+            correction = 0
+            for attempt in range(1, MAX_ATTEMPTS + 1):
+                problem = self._problem_of(draft, ids)
+                block = token_ids_sha256(ids[draft.shared : draft.shared + self._block])
+                if not problem and block in used_blocks:
+                    problem = "has a seed that is not unique"
+                if not problem:
+                    used_blocks.add(block)
+                    exact.append(draft)
+                    break
+                number, value = self._codes.next_code(number)
+                number += 1
+                if attempt == MAX_ATTEMPTS or number > self._codes.capacity:
+                    raise self._not_exact(f"the prompt of request {draft.sequence_index} {problem}")
+                # A length that is off by a little is often right after moving the cut by as much.
+                correction = correction - (len(ids) - draft.input_tokens) if attempt % 4 else 0
+                draft = self._draft_again(draft, value, attempt, correction)
+                (ids,) = self._tokenizer.encode_batch([draft.text])
+        return exact, number
+
+    def _draft_again(self, draft: _Draft, code: int, attempt: int, correction: int) -> _Draft:
+        """Another prompt for the same request: a new seed, and a suffix from other rows."""
+        reader = self._reader(self._stream_of_group[draft.group], reshuffle=False)
+        reader.seek(draft.request_random_seed + attempt)
+        natural_words = max(0, draft.natural_suffix_tokens - self._after)
+        correction = max(correction, -natural_words)
+        again = self._draft(
+            draft.sequence_index,
+            draft.group,
+            draft.shared,
+            draft.input_tokens,
+            code,
+            draft.request_random_seed + attempt,
+            reader,
+            correction,
+        )
+        again.request_random_seed = draft.request_random_seed
+        return again
 
     def _finish(self, draft: _Draft) -> BuiltPrompt:
         seed_sha256 = token_ids_sha256(draft.seed_ids)

@@ -48,12 +48,30 @@ class EncodedRows:
 
     def add(self, numbers: Sequence[int], rows: Sequence[str]) -> None:
         """Encode further rows, given by their numbers and texts."""
-        new = [(number, self._cleaner.words(text)) for number, text in zip(numbers, rows, strict=True)]
+        new = [(n, self._cleaner.words(text)) for n, text in zip(numbers, rows, strict=True) if n not in self.slot]
         self.table.add(word for _, words in new for word in words)
-        counts, index, texts = self.table.counts, self.table.number, self.table.texts
-        for number, words in new:
-            usable = [i for i in map(index.__getitem__, words) if counts[i]]
-            if number in self.slot or not usable:
+        index = self.table.number
+        self._append([(number, [index[word] for word in words]) for number, words in new])
+
+    def encode_again(self, known: int) -> None:
+        """Make the rows from slot ``known`` on anew, after some of their words were found unusable."""
+        bounds = zip(self.start[known:-1], self.start[known + 1 :], strict=True)
+        again = [
+            (number, self.words[first:last].tolist())
+            for number, (first, last) in zip(self.row[known:], bounds, strict=True)
+        ]
+        for number, _ in again:
+            del self.slot[number]
+        words = self.start[known]
+        del self.row[known:], self.text[known:], self.tokens[known:], self.start[known + 1 :]
+        del self.words[words:], self.token_sum[words + 1 :], self.char_sum[words + 1 :]
+        self._append(again)
+
+    def _append(self, rows: Sequence[tuple[int, Sequence[int]]]) -> None:
+        counts, texts = self.table.counts, self.table.texts
+        for number, words in rows:
+            usable = [i for i in words if counts[i]]
+            if not usable:
                 continue
             self.slot[number] = len(self.row)
             self.row.append(number)

@@ -122,6 +122,10 @@ class SeedCodes:
         return self.alphabet.first_tokens + (self.digits - 1) * self.alphabet.middle_tokens
 
     @property
+    def forbidden(self) -> int:
+        return len(self._forbidden)
+
+    @property
     def free(self) -> int:
         return self.capacity - len(self._forbidden)
 
@@ -133,7 +137,7 @@ class SeedCodes:
                 self._forbidden.add(value)
 
     def next_code(self, number: int) -> tuple[int, int]:
-        """The first allowed number from ``number`` on, and its code value."""
+        """The first allowed number from ``number`` on, and its code value; there must be one (see ``free``)."""
         while True:
             value = (self._factor * number + self._offset) % self.capacity
             if value not in self._forbidden:

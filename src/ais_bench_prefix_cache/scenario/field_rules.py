@@ -77,8 +77,8 @@ def check_minimum_non_shared_length(fields: CheckedFields) -> int | None:
     return int(configured)
 
 
-def check_groups(fields: CheckedFields) -> None:
-    """Weights: one per group, not all 0. Overrides: only for groups that exist."""
+def check_group_weights(fields: CheckedFields) -> None:
+    """One weight per group, not all 0."""
     groups: FieldPath = ("prefix_cache", "groups")
     count = fields.get(*groups, "count")
     path: FieldPath = (*groups, "assignment", "weights")
@@ -91,6 +91,12 @@ def check_groups(fields: CheckedFields) -> None:
             )
         if not any(weights):
             fields.findings.report(path, "OUT_OF_RANGE", "all weights are 0", allowed="at least one above 0")
+
+
+def check_override_groups(fields: CheckedFields) -> None:
+    """Overrides only for groups that exist."""
+    groups: FieldPath = ("prefix_cache", "groups")
+    count = fields.get(*groups, "count")
     for key in fields.keys(*groups, "overrides"):
         group = override_group(key)
         if count is not None and group is not None and group >= count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,9 +13,10 @@ from ais_bench_prefix_cache.scenario.effective import effective_config, service_
 from ais_bench_prefix_cache.scenario.field_rules import (
     API_KEY_PHRASE,
     CheckedFields,
-    check_groups,
+    check_group_weights,
     check_minimum_non_shared_length,
     check_names,
+    check_override_groups,
     check_service,
     override_group,
     usable_api_key,
@@ -71,9 +73,10 @@ def load_scenario(
 
     fields = CheckedFields(document, findings)
     check_names(fields)
+    check_group_weights(fields)
     assignment = _assignment(fields)
     lengths = _length_rules(fields, assignment, place, check_minimum_non_shared_length(fields), benchmark_mode)
-    check_groups(fields)
+    check_override_groups(fields)
     check_service(fields)
     api_key = _api_key(fields, environment)
     problems = findings.problems(list(source.content))
@@ -179,6 +182,7 @@ def _api_key(fields: CheckedFields, environment: Mapping[str, str]) -> str:
                 f"environment variable {API_KEY_VARIABLE}",
                 "the key cannot be sent in an HTTP header",
                 API_KEY_PHRASE,
+                hint="service.api_key is empty, so this variable is used",
             ),
         )
     return from_environment
@@ -251,8 +255,7 @@ def _scenario(
         multimodal=None if multimodal is None else _multimodal(multimodal, place),
         effective={},
     )
-    object.__setattr__(scenario, "effective", effective_config(scenario, document))
-    return scenario
+    return replace(scenario, effective=effective_config(scenario, document))
 
 
 def _by_group(overrides: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:

@@ -1,12 +1,13 @@
 """The schema's verdict in our own words: jsonschema finds what is wrong, this module says it.
 
-Three rules are stricter or kinder than JSON Schema's own: ``1.0`` is not an integer; a tagged union is checked
-against the branch that its ``mode`` names; long lists of numbers are checked without a validator per item.
+Where it differs from JSON Schema's own reading: ``1.0`` is not an integer, NaN is not a number; a tagged union is
+checked against the branch that its ``mode`` names; long lists of numbers are checked without a validator per item.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -47,7 +48,10 @@ def report_schema_problems(
 
     ``section`` is the place of ``document`` in the Scenario. Fields that already have a problem are left out.
     """
-    validator = _validator().evolve(schema={**scenario_schema(), **(schema or {})}) if schema else _validator()
+    validator = _validator()
+    if schema is not None:
+        # Without the key $schema: jsonschema would choose its own class by it and leave ours.
+        validator = validator.evolve(schema={"$defs": scenario_schema()["$defs"], **schema})
     already = {path for path, _ in findings}
     for error in validator.iter_errors(document):
         path = (*section, *error.absolute_path)
@@ -69,9 +73,20 @@ def _validator() -> Any:
             "propertyNames": _key_pattern,
             "required": _required,
         },
-        type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int),
+        type_checker=Draft202012Validator.TYPE_CHECKER.redefine_many(
+            {"integer": lambda _, value: _is_integer(value), "number": lambda _, value: _is_number(value)}
+        ),
     )
     return strict(scenario_schema())
+
+
+def _is_number(value: object) -> bool:
+    # Manifests reach this check, too, and Python's own parser lets NaN and integers of any size into them.
+    return _is_integer(value) or (type(value) is float and math.isfinite(value))
+
+
+def _is_integer(value: object) -> bool:
+    return type(value) is int and -(1 << 63) <= value < 1 << 63
 
 
 def _tagged_union(validator: Any, _: Any, value: Any, schema: Schema) -> Iterator[ValidationError]:
@@ -282,6 +297,8 @@ _SENTENCES: Mapping[Any, Callable[[Any], _Sentence | None]] = {
 
 def _kind(value: Any) -> str:
     """What the value is; never the value of a text, which could be a secret in the wrong place."""
+    if type(value) is int and not _is_integer(value):
+        return "an integer of more than 64 bits"
     if value is None or isinstance(value, (bool, int, float)):
         return json.dumps(value)
     if isinstance(value, str):

@@ -102,11 +102,10 @@ def read_json_object(path: Path, findings: Findings) -> JsonDocument:
             parse_int=_integer,
         )
     except json.JSONDecodeError as error:
-        _refuse(
-            "INVALID_JSON",
-            name,
-            f"this is not JSON: {_syntax_sentence(error, text)} at line {error.lineno}, column {error.colno}",
-        )
+        position = _syntax_position(error, text)
+        line, column = text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
+        sentence = _syntax_sentence(error.msg, text, position)
+        _refuse("INVALID_JSON", name, f"this is not JSON: {sentence} at line {line}, column {column}")
     except RecursionError:
         _refuse("NESTED_TOO_DEEPLY", name, f"the document is nested more than {DEEPEST_NESTING} levels deep")
     if not isinstance(content, dict):
@@ -155,28 +154,40 @@ def _integer(text: str) -> int | _Unusable:
     return _Unusable("NUMBER_TOO_LARGE", "the integer does not fit into 64 bits")
 
 
-def _syntax_sentence(error: json.JSONDecodeError, text: str) -> str:
+def _syntax_position(error: json.JSONDecodeError, text: str) -> int:
+    """Where the parser stumbled; since Python 3.13 it names a trailing comma, before that what follows the comma."""
+    position = error.pos
+    if error.msg.startswith("Illegal trailing comma"):
+        position += 1
+        while text[position] in " \t\r\n":
+            position += 1
+    return position
+
+
+def _syntax_sentence(parser_message: str, text: str, position: int) -> str:
     """What the parser stumbled over, in words that do not depend on the Python release."""
-    if error.pos >= len(text.rstrip()):
+    if position >= len(text.rstrip()):
         return "it ends too early"
-    found = text[error.pos]
-    if error.msg.startswith("Extra data"):
+    found = text[position]
+    if parser_message.startswith("Extra data"):
         return f"something follows the end of the document: {quoted(found)}"
-    if error.msg.startswith("Unterminated string"):
+    if parser_message.startswith("Unterminated string"):
         return "a string is not closed"
-    if error.msg.startswith("Invalid control character"):
+    if parser_message.startswith("Invalid control character"):
         return "a string holds a raw control character"
-    if error.msg.startswith("Invalid \\"):
+    if parser_message.startswith("Invalid \\"):
         return "a string holds an invalid escape"
+    if found in "}]" and text[:position].rstrip().endswith(","):
+        return f"a comma stands before the closing {found}"
     if found == "'":
         return "strings are written in double quotes, found '"
-    if text.startswith(("//", "/*", "#"), error.pos):
+    if text.startswith(("//", "/*", "#"), position):
         return f"JSON has no comments, found {quoted(found)}"
-    if error.msg.startswith(("Expecting property name", "Illegal trailing comma")):
-        return f"a key in double quotes must stand here (no comma before a closing bracket), found {quoted(found)}"
-    if error.msg.startswith("Expecting ','"):
+    if parser_message.startswith("Expecting property name"):
+        return f"a key in double quotes must stand here, found {quoted(found)}"
+    if parser_message.startswith("Expecting ','"):
         return f"a comma or a closing bracket is missing before {quoted(found)}"
-    if error.msg.startswith("Expecting ':'"):
+    if parser_message.startswith("Expecting ':'"):
         return f"a colon is missing before {quoted(found)}"
     return f"a value must stand here, found {quoted(found)}"
 

@@ -23,6 +23,8 @@ COLUMNS = RequestColumns.from_rows(
             "lane_sequence": lane,
             "actual_input_tokens": 100,
             "theoretical_hit_tokens": hits,
+            "shared_prefix_tokens": hits,
+            "max_tokens": 8,
         }
         for group, rank, lane, hits in [(0, 0, 0, 0), (10, 0, 0, 0), (2, 1, 0, 0), (0, 1, 0, 32), (0, 0, 1, 64)]
     ]

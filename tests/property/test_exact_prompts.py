@@ -1,0 +1,403 @@
+"""Prompts are exact on every tokenizer family: judged by the raw tokenizer over each whole text.
+
+The families are trained here on a small text, but have the pipelines of the real ones: split patterns, byte-level and
+metaspace alphabets, normalizers, special tokens. The oracle is always ``AutoTokenizer``'s own encoding of the whole
+prompt; the expected blocks, digests and lengths are counted from its ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from ais_bench_prefix_cache.planning.plan import Plan, Reachability, Trajectory
+from ais_bench_prefix_cache.prompts.assembly import build_prompt_set
+from ais_bench_prefix_cache.prompts.corpus import Corpus, load_corpus
+from ais_bench_prefix_cache.prompts.prompt_set import PromptSet
+from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer, load_tokenizer
+from ais_bench_prefix_cache.scenario.model import CorpusSelection, TokenizerConfig
+
+# ---- corpora ---------------------------------------------------------------------------------------------------------
+
+ENGLISH = [
+    "Janet’s ducks lay 16 eggs per day.  She eats three for breakfast every morning and bakes muffins for her friends.",
+    "A robe takes 2 bolts of blue fiber and half that much white fiber.  How many bolts in total does it take?",
+    "Josh decides to try flipping a house. He buys a house for $80,000 and then puts in $50,000 in repairs. "
+    "This increased the value of the house by 150%.",
+    "James decides to run 3 sprints 3 times a week.\u00a0He runs 60 meters each sprint.  How many meters (or €)?",
+    "Every day, Wendi feeds each of her chickens three cups of mixed chicken feed, containing seeds, mealworms and "
+    "vegetables to help keep them healthy; don't you think she'll need more?",
+    "Kylar went to the store to buy glasses for his new apartment. One glass costs $5, but every second one costs only "
+    "60% of the price. Kylar wants to buy 16 glasses. How much does he need to pay for them?",
+]
+CHINESE = [
+    "小明有三个苹果，他给了小红一个，又买了五个。请问小明现在有几个苹果？",
+    "一列火车以每小时八十公里的速度行驶，三个半小时后它走了多远？",
+    "春眠不觉晓，处处闻啼鸟。夜来风雨声，花落知多少。",
+    "书店里有２４本书，每本１５元，老师买了其中的三分之一，一共要付多少钱呢？我们先算出三分之一是多少，然后再乘以单价，就能得到答案。",
+]
+EMOJI = [
+    "👩‍👩‍👧‍👦 went to 🇨🇳🇩🇪 and 👍🏽 ate 🍜🍜🍜 e\u0301te\u0301 n\u0303",
+    "👩🏽‍🚀👨‍🚒🧑‍🤝‍🧑🏳️‍🌈🏴󠁧󠁢󠁥󠁮󠁧󠁿❤️‍🔥✌🏻 flags 🇫🇷 🇯🇵",
+    "\u0301 lone mark, \u200djoiner\u200d, नमस्ते दुनिया สวัสดี น้ำ",
+]
+CODE = [
+    "def f(x):\r\n\treturn {name} if x != 0 else f'{x!r}'  # naïve ﬁx\r\n",
+    'for (int i = 0; i < n; ++i) {\n\t\tsum += a[i] * b[i];\n}\nprintf("%d\\n", sum);',
+    "SELECT a.id, COUNT(*) AS n FROM t_a AS a WHERE x >= 10_000 AND y <> 'z' GROUP BY a.id;",
+]
+SPECIAL = [
+    "Say <s> and </s> and <|endoftext|> or [CLS] then [SEP] [UNK] <unk> <pad> twice<|endoftext|>",
+    "The {question} is {answer}: how many <extra_id_0> WORDFUSE wordfuse are in {0} of {}?",
+    "plain words here please",
+]
+CORPORA: dict[str, list[str]] = {
+    "english": ENGLISH,
+    "chinese": CHINESE,
+    "emoji": EMOJI,
+    "code": CODE,
+    "special": SPECIAL,
+    "one-word rows": ["cat", "dogs", "Elephant", "的", "x", "42", "hello", "incomprehensibilities"],
+    "one row": ["How many apples does Tom have?"],
+    "one letter": ["a"],
+    "long row": [" ".join(ENGLISH) * 30],
+    "long word": ["abcdefghij" * 200, "处处闻啼鸟" * 150, "🍜" * 300],
+    "mixed": [*ENGLISH, *CHINESE, *EMOJI, *CODE, *SPECIAL],
+}
+TRAINING = [*ENGLISH, *CHINESE, *EMOJI, *CODE, "plain words here please"] * 3 + [
+    "the quick brown fox jumps over the lazy dog while seven wizards box five dozen jugs of liquor",
+    "time year people way day man thing woman life child world school state family student group country problem hand",
+    "part place case week company system program question work government number night point home water room mother",
+    "money story fact month lot right study book eye job word business issue side kind head house service friend",
+]
+
+# ---- tokenizer families ----------------------------------------------------------------------------------------------
+
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+CL100K = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]"
+    r"|\s+(?!\S)|\s"
+)
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+"
+)
+QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+DEEPSEEK = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*"""
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _split(pattern: str) -> Any:
+    return pre_tokenizers.Split(Regex(pattern), "isolated")
+
+
+def _byte_level(
+    *splits: str, normalizer: Any = None, specials: Sequence[str] = ("<|endoftext|>",), vocab: int = 1200
+) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    stages = [_split(pattern) for pattern in splits]
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [*stages, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not splits)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab, special_tokens=list(specials), initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    tokenizer.train_from_iterator(TRAINING, trainer)
+    return tokenizer
+
+
+def _with_template(tokenizer: Tokenizer, *, bos: str | None = None, eos: str | None = None) -> Tokenizer:
+    pieces = [f"{bos}:0"] if bos else []
+    pieces.append("$A:0")
+    pieces += [f"{eos}:0"] if eos else []
+    ids = [(token, tokenizer.token_to_id(token)) for token in (bos, eos) if token]
+    tokenizer.post_processor = processors.TemplateProcessing(single=" ".join(pieces), special_tokens=ids)
+    return tokenizer
+
+
+_SP_SPECIALS = ["<unk>", "<s>", "</s>"]
+_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def _metaspace_bpe(scheme: str, *, split: bool = True) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=True)
+    trainer = trainers.BpeTrainer(vocab_size=1400, special_tokens=[*_SP_SPECIALS, *_BYTES])
+    tokenizer.train_from_iterator(TRAINING, trainer)
+    if not split:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+    return _with_template(tokenizer, bos="<s>")
+
+
+def _llama2() -> Tokenizer:
+    tokenizer = _metaspace_bpe("first")
+    tokenizer.pre_tokenizer = None
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return tokenizer
+
+
+def _gemma() -> Tokenizer:
+    tokenizer = _metaspace_bpe("never")
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    return tokenizer
+
+
+def _unigram(*, split: bool = True, normalizer: Any = None, eos: bool = True) -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram())
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
+    trainer = trainers.UnigramTrainer(vocab_size=700, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>")
+    tokenizer.train_from_iterator(TRAINING, trainer)
+    if not split:
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    return _with_template(tokenizer, eos="</s>") if eos else tokenizer
+
+
+def _wordpiece() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=900, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
+    tokenizer.train_from_iterator(TRAINING, trainer)
+    return _with_template(tokenizer, bos="[CLS]", eos="[SEP]")
+
+
+def _ignore_merges() -> Tokenizer:
+    tokenizer = _byte_level(LLAMA3, specials=("<|begin_of_text|>", "<|endoftext|>"))
+    definition = json.loads(tokenizer.to_str())
+    definition["model"]["ignore_merges"] = True
+    return _with_template(Tokenizer.from_str(json.dumps(definition)), bos="<|begin_of_text|>")
+
+
+def _added_words() -> Tokenizer:
+    tokenizer = _byte_level(GPT2)
+    tokenizer.add_tokens(["how", AddedToken("bolts", lstrip=True, rstrip=True), AddedToken("run", single_word=True)])
+    return tokenizer
+
+
+def _lowercase() -> Tokenizer:
+    tokenizer = _byte_level(normalizer=normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]))
+    tokenizer.add_tokens([AddedToken("WordFuse", normalized=True)])
+    return tokenizer
+
+
+FAMILIES: dict[str, Callable[[], Tokenizer]] = {
+    "gpt2": _byte_level,
+    "gpt2 with eos": lambda: _with_template(_byte_level(GPT2), eos="<|endoftext|>"),
+    "cl100k": lambda: _byte_level(CL100K),
+    "o200k": lambda: _byte_level(O200K),
+    "qwen": lambda: _byte_level(QWEN, normalizer=normalizers.NFC()),
+    "deepseek with bos": lambda: _with_template(
+        _byte_level(r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", DEEPSEEK), bos="<|endoftext|>"
+    ),
+    "llama3 with bos, ignoring merges": _ignore_merges,
+    "byte-level, nfkc, lowercase": _lowercase,
+    "bytes only": lambda: _byte_level(vocab=257),
+    "added words": _added_words,
+    "metaspace bpe always": lambda: _metaspace_bpe("always"),
+    "metaspace bpe first": lambda: _metaspace_bpe("first"),
+    "metaspace bpe never": lambda: _metaspace_bpe("never"),
+    "metaspace bpe without split": lambda: _metaspace_bpe("first", split=False),
+    "llama2": _llama2,
+    "gemma": _gemma,
+    "unigram": _unigram,
+    "unigram nfkc": lambda: _unigram(normalizer=normalizers.NFKC(), eos=False),
+    "unigram without split": lambda: _unigram(split=False),
+    "wordpiece": _wordpiece,
+}
+
+
+@pytest.fixture(scope="session")
+def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Each family's directory, as ``save_pretrained`` writes it; trained once."""
+    from transformers import PreTrainedTokenizerFast
+
+    root = tmp_path_factory.mktemp("families")
+    made: dict[str, Path] = {}
+
+    def directory(family: str) -> Path:
+        if family not in made:
+            made[family] = root / f"family-{len(made)}"
+            PreTrainedTokenizerFast(tokenizer_object=FAMILIES[family]()).save_pretrained(str(made[family]))
+        return made[family]
+
+    return directory
+
+
+# ---- a plan by hand, and the judge -----------------------------------------------------------------------------------
+
+
+def scenario(random_seed: int = 42, selection: CorpusSelection | None = None) -> Any:
+    """The parts of a Scenario that prompts depend on."""
+    return SimpleNamespace(
+        run=SimpleNamespace(random_seed=random_seed),
+        corpus=SimpleNamespace(selection=selection or CorpusSelection("random")),
+        prefix_cache=SimpleNamespace(groups=SimpleNamespace(overrides={})),
+    )
+
+
+def plan_of(
+    requests: Sequence[tuple[int, int, int]], *, block: int, seed_blocks: int = 1, mode: str = "warmup"
+) -> Plan:
+    """A plan from ``(group, input tokens, shared blocks)`` of each request."""
+    count, groups = len(requests), max(group for group, _, _ in requests) + 1
+    shared = np.array([blocks * block for _, _, blocks in requests], dtype=np.int64)
+    group = np.array([group for group, _, _ in requests], dtype=np.int32)
+    lengths = np.array([tokens for _, tokens, _ in requests], dtype=np.int64)
+    canonical = np.array([shared[group == g].max(initial=0) for g in range(groups)], dtype=np.int64)
+    zero = np.zeros(count, dtype=np.int64)
+    reach = Reachability(int(lengths.sum()), 0, int(shared.sum()))
+    return Plan(
+        mode=mode,  # type: ignore[arg-type]
+        block_size=block,
+        seed_tokens=seed_blocks * block,
+        minimum_non_shared_tokens=seed_blocks * block,
+        dp_size=1,
+        group_count=groups,
+        generation_index=np.arange(count, dtype=np.int64),
+        group=group,
+        occurrence_in_group=zero,
+        dp_rank=zero.astype(np.int32),
+        lane_sequence=zero,
+        input_tokens=lengths,
+        max_tokens=zero + 8,
+        shared_prefix_tokens=shared,
+        hit_tokens=shared,
+        watermark_before=shared,
+        watermark_after=shared,
+        canonical_prefix_tokens=canonical,
+        max_shared_prefix_tokens=canonical,
+        requested_target_hit_rate=0.5,
+        effective_hit_tokens=int(shared.sum()),
+        reachability=reach,
+        group_reachability=(reach,) * groups,
+        trajectory=Trajectory("warmup", "PASS"),
+    )
+
+
+def sha256_of(ids: Sequence[int]) -> str:
+    return hashlib.sha256(struct.pack(f"<{len(ids)}I", *ids)).hexdigest()
+
+
+def judge(prompts: PromptSet, plan: Plan, raw: Any, corpus: Corpus) -> list[str]:
+    """Check every promise against the raw tokenizer's ids of the whole texts; returns the texts."""
+    block, seed_tokens = plan.block_size, plan.seed_tokens
+    added = [str(token) for token in raw.added_tokens_decoder.values()]
+    canonical_blocks: set[tuple[int, ...]] = set()
+    first_blocks: set[tuple[int, ...]] = set()
+    assert [prefix.group for prefix in prompts.canonical_prefixes] == list(range(plan.group_count))
+    for group, prefix in enumerate(prompts.canonical_prefixes):
+        ids = prefix.token_ids
+        assert len(ids) == plan.canonical_prefix_tokens[group]
+        assert prefix.sha256 == sha256_of(ids)
+        assert [corpus.row_sha256[row] for row in prefix.corpus_indices] == list(prefix.corpus_sha256)
+        if ids:
+            assert ids[:block] not in first_blocks
+            first_blocks.add(ids[:block])
+        canonical_blocks |= {ids[start : start + block] for start in range(0, len(ids), block)}
+
+    chains: set[tuple[int, tuple[int, ...]]] = set()
+    divergence: set[tuple[int, ...]] = set()
+
+    def judge_tail(ids: list[int], shared: int) -> None:
+        first = tuple(ids[shared : shared + block])
+        assert len(first) == block
+        assert first not in divergence
+        assert first not in canonical_blocks
+        divergence.add(first)
+
+    warmed = [warmup.group for warmup in prompts.warmup_prompts]
+    has_prefix = [group for group in range(plan.group_count) if plan.canonical_prefix_tokens[group]]
+    assert warmed == (has_prefix if plan.mode == "warmup" else [])
+    for warmup in prompts.warmup_prompts:
+        ids = raw(warmup.text)["input_ids"]
+        canonical = prompts.canonical_prefixes[warmup.group].token_ids
+        assert len(ids) == warmup.input_tokens
+        assert tuple(ids[: len(canonical)]) == canonical
+        assert warmup.shared_prefix_tokens == len(canonical)
+        judge_tail(ids, len(canonical))
+
+    texts: list[str] = []
+    assert len(prompts) == len(plan)
+    for index, prompt in enumerate(prompts):
+        text = prompt.text
+        texts.append(text)
+        ids = raw(text)["input_ids"]
+        shared, length = int(plan.shared_prefix_tokens[index]), int(plan.input_tokens[index])
+        canonical = prompts.canonical_prefixes[int(plan.group[index])].token_ids
+        assert prompt.sequence_index == index
+        assert len(ids) == length == prompt.actual_input_tokens
+        assert tuple(ids[:shared]) == canonical[:shared]
+        assert shared + seed_tokens + prompt.natural_suffix_tokens == length
+        judge_tail(ids, shared)
+        assert prompt.divergence_block_sha256 == sha256_of(ids[shared : shared + block])
+        assert prompt.seed_sha256 == sha256_of(ids[shared : shared + seed_tokens])
+        assert [corpus.row_sha256[row] for row in prompt.corpus_indices] == list(prompt.corpus_sha256)
+        # No two requests share a block past their shared prefixes.
+        for end in range(shared + block, length + 1, block):
+            chain = (end, tuple(ids[:end]))
+            assert chain not in chains
+            chains.add(chain)
+        assert text == " ".join(text.split())
+        assert not set(text) & set("\ufffd\u2028\u2029\x85{}▁")
+        assert all(character.isprintable() or ord(character) > 0x9F for character in text)
+        assert not any(token in text for token in added if token.strip())
+    return texts
+
+
+def corpus_at(path: Path, rows: Sequence[str]) -> Corpus:
+    path.write_text("".join(json.dumps({"question": row}) + "\n" for row in rows), encoding="utf-8")
+    return load_corpus(path, "question")
+
+
+def load(directory: Path, block: int = 16) -> tuple[PromptTokenizer, Any]:
+    from transformers import AutoTokenizer
+
+    config = TokenizerConfig(str(directory), block, None, False)
+    return load_tokenizer(config), AutoTokenizer.from_pretrained(str(directory))
+
+
+def requests_around_edges(block: int, groups: int = 3) -> list[tuple[int, int, int]]:
+    """Lengths at, below and above every edge: seed alone, seed and one, a block more, long."""
+    found: list[tuple[int, int, int]] = []
+    for shared in (0, 1, 2, 5, 9):
+        for extra in (0, 1, 2, block - 1, block, block + 1, 5 * block + 3):
+            found.append((len(found) % groups, (shared + 1) * block + extra, shared))
+    return found
+
+
+@pytest.mark.parametrize("corpus_name", CORPORA)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_exact_on_every_corpus(
+    family: str, corpus_name: str, tokenizer_dir: Callable[[str], Path], tmp_path: Path
+) -> None:
+    tokenizer, raw = load(tokenizer_dir(family))
+    corpus = corpus_at(tmp_path / "corpus.jsonl", CORPORA[corpus_name])
+    plan = plan_of(requests_around_edges(16), block=16)
+    proof = build_prompt_set(scenario(), plan, tokenizer, corpus)
+    texts = judge(proof, plan, raw, corpus)
+    full = build_prompt_set(scenario(), plan, tokenizer, corpus, verify="full")
+    assert [prompt.text for prompt in full] == texts
+    assert list(proof) == list(full)
