@@ -18,6 +18,7 @@ class Heartbeat:
         self._path = path
         self._finished = 0
         self._next_beat = 0.0
+        self._unwritten = False
 
     @classmethod
     def from_environment(cls) -> Heartbeat:
@@ -26,15 +27,18 @@ class Heartbeat:
         return cls(Path(name) if name else None)
 
     def activity(self) -> None:
-        now = time.monotonic()
-        if now >= self._next_beat:
-            self._next_beat = now + _SECONDS_BETWEEN_BEATS
-            self.write()
+        """Something arrived."""
+        self._unwritten = True
+        if time.monotonic() >= self._next_beat:
+            self.flush()
 
     def request_finished(self) -> None:
         self._finished += 1
         self.activity()
 
-    def write(self) -> None:
-        if self._path is not None:
+    def flush(self) -> None:
+        """Write what happened since the last beat; nothing if nothing did."""
+        if self._unwritten and self._path is not None:
             self._path.write_text(str(self._finished), encoding="ascii")
+        self._unwritten = False
+        self._next_beat = time.monotonic() + _SECONDS_BETWEEN_BEATS
