@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from ais_bench_prefix_cache.aisbench.environment import HEARTBEAT_VARIABLE
@@ -39,6 +40,8 @@ class Heartbeat:
     def flush(self) -> None:
         """Write what happened since the last beat; nothing if nothing did."""
         if self._unwritten and self._path is not None:
-            self._path.write_text(str(self._finished), encoding="ascii")
+            # A full disk must not end a run that could go on without telling about its progress.
+            with suppress(OSError):
+                self._path.write_text(str(self._finished), encoding="ascii")
         self._unwritten = False
         self._next_beat = time.monotonic() + _SECONDS_BETWEEN_BEATS
