@@ -17,6 +17,7 @@ import httpx
 import pytest
 from word_data_set import prepare_words
 
+from ais_bench_prefix_cache.artifacts.writing import claimed
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.running import running_server
 
@@ -148,6 +149,22 @@ def test_run_needs_a_prepared_data_set(scenario: Callable[..., Any], command_lin
     assert finished.stderr == (
         f"error [NOT_PREPARED] {path}: no prepared data set of this Scenario lies beside {path.parent / 'out'}\n"
         "    Run prepare with this Scenario first; after every edit of the Scenario prepare again.\n"
+    )
+
+
+@pytest.mark.parametrize("claimed_by", ["analyze or run", "prepare --overwrite"])
+def test_a_data_set_in_use_is_left_alone(
+    scenario: Callable[..., Any], command_line: CommandLine, claimed_by: str
+) -> None:
+    with scenario({"mode": "warmup"}, {}) as (path, url):
+        paths = prepare_words(path)
+        directory = paths.result_dir if claimed_by == "prepare --overwrite" else paths.directory
+        with claimed(directory) as mine:
+            assert mine
+            finished = command_line("run", "--scenario", path.name, cwd=path.parent, expect=2)
+        assert counted(url) == {"0": (0, 0), "1": (0, 0)}
+    assert finished.stderr.splitlines()[0] == (
+        f"error [DIRECTORY_IN_USE] {paths.directory}: another command is working with this data set"
     )
 
 

@@ -24,6 +24,7 @@ from ais_bench_prefix_cache.analysis.analysis_document import (
 from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison, SeenRequest, compare_requests
 from ais_bench_prefix_cache.analysis.run_facts import ProbeFact, ResetFact, RunFacts
 from ais_bench_prefix_cache.analysis.snapshot import parse_kv_cache_usage
+from ais_bench_prefix_cache.artifacts.paths import RunPaths
 from ais_bench_prefix_cache.artifacts.rows import read_full_rows
 from ais_bench_prefix_cache.artifacts.sources import corpus_warning, tokenizer_problem
 from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet, verify_data_set
@@ -70,27 +71,26 @@ def run_benchmark(
     ``template_path`` overrides ``aisbench.config``. Raises ArtifactError, ServiceError or AISBenchError; after any of
     them, or an interruption, nothing more is sent and ``phases.current`` says where it happened.
     """
-    with phases.enter("verify"):
-        data = verify_data_set(manifest_path)
-        tokenizer = load_tokenizer(scenario.tokenizer)
-        problem = tokenizer_problem(data.manifest, tokenizer)
-        if problem is not None:
-            raise ArtifactError(problem)
-        formal = read_formal_requests(data)
-    with (
-        _only_run(data),
-        ServiceClient(scenario.service, generation_kwargs=scenario.aisbench.model.generation_kwargs) as client,
-    ):
-        return _Run(scenario, data, formal, tokenizer, client, phases, bar, template_path).execute()
+    with _only_run(RunPaths.of_manifest(manifest_path)):
+        with phases.enter("verify"):
+            data = verify_data_set(manifest_path)
+            tokenizer = load_tokenizer(scenario.tokenizer)
+            problem = tokenizer_problem(data.manifest, tokenizer)
+            if problem is not None:
+                raise ArtifactError(problem)
+            formal = read_formal_requests(data)
+        with ServiceClient(scenario.service, generation_kwargs=scenario.aisbench.model.generation_kwargs) as client:
+            return _Run(scenario, data, formal, tokenizer, client, phases, bar, template_path).execute()
 
 
 @contextmanager
-def _only_run(data: VerifiedDataSet) -> Iterator[None]:
-    with claimed(data.paths.directory) as mine:
-        if not mine:
+def _only_run(paths: RunPaths) -> Iterator[None]:
+    """No ``prepare --overwrite`` (which claims the data files), no ``analyze`` and no other ``run`` meanwhile."""
+    with claimed(paths.directory) as directory_is_mine, claimed(paths.result_dir) as files_are_mine:
+        if not (directory_is_mine and files_are_mine):
             raise ArtifactError.of(
                 "DIRECTORY_IN_USE",
-                str(data.paths.directory),
+                str(paths.directory),
                 "another command is working with this data set",
                 hint="Wait until it has finished.",
             )
