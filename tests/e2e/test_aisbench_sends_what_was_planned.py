@@ -84,7 +84,7 @@ def test_prompts_lengths_headers_key_and_usage_are_exact(fake_server, prepare_ro
     assert {row["input"] for row in details} == {row["question"] for row in rows}
 
 
-@pytest.mark.parametrize(("batch_size", "stream"), [(1, True), (8, False), (32, True)])
+@pytest.mark.parametrize(("batch_size", "stream"), [(1, True), (8, False), (32, True), (600, True)])
 def test_a_lane_sends_the_next_request_only_after_the_first_token_of_the_one_before(
     fake_server, prepare_rows, make_answer, batch_size, stream
 ):

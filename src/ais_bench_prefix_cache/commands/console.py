@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,6 +80,13 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
         yield show
 
 
+class _LogFile(logging.FileHandler):
+    """A log file that cannot be written is an error of the command (a full disk), not a traceback beside it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        raise
+
+
 @contextmanager
 def run_log(path: Path) -> Iterator[logging.Logger]:
     """Details of one command go to ``path`` (appended), never to the terminal.
@@ -90,14 +97,16 @@ def run_log(path: Path) -> Iterator[logging.Logger]:
     logger = logging.getLogger(LOGGER_NAME)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger.addHandler(handler)
     try:
         yield logger
     except BaseException as error:
-        logger.error("stopped by %s: %s", type(error).__name__, error)
+        with suppress(OSError):
+            logger.error("stopped by %s: %s", type(error).__name__, error)
         raise
     finally:
         logger.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):
+            handler.close()
