@@ -406,14 +406,12 @@ def test_every_family_is_exact_on_every_corpus(
     assert list(proof) == list(full)
 
 
-@pytest.mark.parametrize("block", [2, 3, 16, 128])
+@pytest.mark.parametrize("block", [2, 16, 128])
 @pytest.mark.parametrize("fixture", ["qwen3_tokenizer_dir", "deepseek_tokenizer_dir"])
-def test_real_tokenizers_are_exact_on_every_corpus(
-    fixture: str, block: int, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_real_tokenizers_are_exact(fixture: str, block: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     tokenizer, raw = load(request.getfixturevalue(fixture), block)
-    for name, rows in CORPORA.items():
-        corpus = corpus_at(tmp_path / f"{name}.jsonl", rows)
+    for name in ("chinese", "one letter", "long word", "mixed"):
+        corpus = corpus_at(tmp_path / f"{name}.jsonl", CORPORA[name])
         plan = plan_of(requests_around_edges(block, 2), block=block, seed_blocks=2)
         prompts = build_prompt_set(scenario(), plan, tokenizer, corpus)
         texts = judge(prompts, plan, raw, corpus)
@@ -504,8 +502,8 @@ def test_a_first_block_of_bos_alone_is_refused(tokenizer_dir: Callable[[str], Pa
     corpus = corpus_at(tmp_path / "corpus.jsonl", ENGLISH)
     assert refusal(tokenizer, corpus, [(0, 20, 3)], 1) == (
         "BLOCK_SIZE_TOO_SMALL",
-        "scenario: tokenizer.block_size: the tokenizer puts 1 special token(s) before every prompt, so with blocks of 1 "
-        "the first block of all prompts is the same and every request hits it (allowed: a block size of at least 2)",
+        "scenario: tokenizer.block_size: the tokenizer puts 1 special token(s) before every prompt, so with blocks of 1"
+        " the first block of all prompts is the same and every request hits it (allowed: a block size of at least 2)",
     )
 
 
@@ -522,7 +520,7 @@ def test_more_seeds_than_words_are_refused(tokenizer_dir: Callable[[str], Path],
 
 
 def test_a_tokenizer_that_joins_words_is_exact_or_refused(tmp_path: Path) -> None:
-    """Tokens that span spaces (SuperBPE, SentencePiece without split_by_whitespace): no proof, so every prompt counts."""
+    """Tokens that span spaces, as SuperBPE makes them: no proof, so every prompt is encoded whole."""
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())

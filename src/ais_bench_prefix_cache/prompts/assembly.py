@@ -38,7 +38,7 @@ VerifyMode = Literal["proof", "full"]
 ROWS_ENCODED_AT_ONCE = 4096
 PROMPTS_CHECKED_AT_ONCE = 512
 TOKENS_ENCODED_AT_ONCE = 1 << 18
-MAX_VOCABULARY_FILLERS = 1024
+MAX_VOCABULARY_WORDS = 2048
 MAX_CANDIDATES = 2048
 """Words of the corpus that are examined for the seeds' alphabet, those of few tokens first."""
 MAX_ATTEMPTS = 32
@@ -275,7 +275,7 @@ class _AssembledPromptSet:
         table.add(beginnings)
         fillers = Fillers(table, _usable_numbers(table))
         if not fillers.has(1):
-            table.add(vocabulary_words(self._tokenizer, self._cleaner, common=True)[:MAX_VOCABULARY_FILLERS])
+            table.add(vocabulary_words(self._tokenizer, self._cleaner, common=True)[:MAX_VOCABULARY_WORDS])
             fillers = Fillers(table, _usable_numbers(table))
         if not fillers.has(1):
             # Characters or bytes are the tokens: one letter and two differ by one.
@@ -299,7 +299,8 @@ class _AssembledPromptSet:
         for step in range(3):
             # Words of the corpus suffice unless blocks are tiny; then the vocabulary's common words, then all of them.
             if step:
-                self._table.add(vocabulary_words(self._tokenizer, self._cleaner, common=step == 1))
+                words = vocabulary_words(self._tokenizer, self._cleaner, common=step == 1)
+                self._table.add(words[:MAX_VOCABULARY_WORDS] if step == 1 else words)
             candidates = _usable_numbers(self._table)
             if not step:
                 counts, texts = self._table.counts, self._table.texts
