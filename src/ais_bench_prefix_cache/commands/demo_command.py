@@ -1,17 +1,34 @@
-"""``demo``."""
+"""``demo``: the main job from beginning to end on the embedded server."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-SUMMARY = "demo"
-DESCRIPTION = "demo"
+SUMMARY = "run the main job on the embedded server with the real AISBench"
+DESCRIPTION = (
+    "Starts the embedded server with two data-parallel ranks on a free loopback port, then runs inspect, prepare, "
+    "validate, run, analyze and report against it, each as you would type it, and compares theory and counters."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``demo``."""
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        default=Path("demo-output"),
+        metavar="DIR",
+        help="where the demo writes its Scenario and outputs (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--mode", choices=("warmup", "cold"), default="warmup", help="cache mode of the Scenario (default: %(default)s)"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``demo``; returns the exit code."""
-    raise NotImplementedError
+    from ais_bench_prefix_cache.demo.demonstration import run_demonstration
+
+    run_demonstration(arguments.directory, arguments.mode)
+    return 0

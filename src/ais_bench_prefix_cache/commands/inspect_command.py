@@ -1,17 +1,54 @@
-"""``inspect``."""
+"""``inspect``: what a Scenario would give, from its numbers alone."""
 
 from __future__ import annotations
 
 import argparse
+from datetime import datetime
+from pathlib import Path
 
-SUMMARY = "inspect"
-DESCRIPTION = "inspect"
+SUMMARY = "preview a Scenario: reachable hit rates, groups, lengths, routes"
+DESCRIPTION = (
+    "Plan a Scenario and print a JSON summary: requested, effective and theoretical hit rate, the reachable range, "
+    "groups, lengths and cold routes. Needs no tokenizer, corpus or service. A later `prepare` of the unchanged "
+    "Scenario continues in the directory that is made here."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``inspect``."""
+    parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="the Scenario (JSON)")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``inspect``; returns the exit code."""
-    raise NotImplementedError
+    from ais_bench_prefix_cache.artifacts.manifest import inspected_manifest
+    from ais_bench_prefix_cache.artifacts.paths import RunPaths
+    from ais_bench_prefix_cache.artifacts.theory import target_warnings, theory_of_plan
+    from ais_bench_prefix_cache.artifacts.writing import write_document
+    from ais_bench_prefix_cache.commands.console import print_json, run_log, warn
+    from ais_bench_prefix_cache.planning.planner import plan_scenario
+    from ais_bench_prefix_cache.planning.summary import inspect_summary
+    from ais_bench_prefix_cache.scenario.loading import load_scenario
+
+    scenario = load_scenario(arguments.scenario)
+    plan = plan_scenario(scenario)
+    summary = inspect_summary(scenario, plan)
+    warnings = target_warnings(theory_of_plan(plan), summary["trajectory"], scenario.validation.target_warning_pp)
+    paths = RunPaths.create(scenario.run.output_dir, scenario.run.run_id, datetime.now())
+    with run_log(paths.log("inspect")) as log:
+        log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
+        log.info(
+            "%d requests, %d input tokens, planned by %s (%s), theoretical hit rate %.6f",
+            len(plan),
+            plan.total_input_tokens,
+            plan.trajectory.path,
+            plan.trajectory.status,
+            plan.theoretical_hit_rate,
+        )
+        for warning in warnings:
+            log.warning("%s %s", warning["code"], warning["message"])
+            warn(warning)
+        write_document(paths.manifest, inspected_manifest(scenario, paths, scenario.run.output_dir, summary))
+        log.info("wrote %s", paths.manifest)
+    print_json({**summary, "log": str(paths.log("inspect")), "manifest": str(paths.manifest)})
+    return 0

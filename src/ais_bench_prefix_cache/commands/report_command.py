@@ -1,17 +1,56 @@
-"""``report``."""
+"""``report``: AISBench's performance figures and the prefix-cache result of a finished run."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import Any
 
-SUMMARY = "report"
-DESCRIPTION = "report"
+SUMMARY = "show the performance and prefix-cache tables of a finished run"
+DESCRIPTION = (
+    "Show what a finished run measured: AISBench's performance tables (TTFT, TPOT, ITL, E2EL, throughput) and the "
+    "prefix-cache table. A figure that was not measured is absent. Sends nothing and changes nothing."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``report``."""
+    parser.add_argument("--manifest", type=Path, required=True, metavar="FILE", help="manifest of the data set")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a self-contained web page")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``report``; returns the exit code."""
-    raise NotImplementedError
+    from ais_bench_prefix_cache.aisbench.performance_tables import render_performance_tables
+    from ais_bench_prefix_cache.aisbench.results import performance_report
+    from ais_bench_prefix_cache.analysis.summary_table import render_summary_table, summary_rows
+    from ais_bench_prefix_cache.artifacts.documents import read_document
+    from ais_bench_prefix_cache.artifacts.manifest import read_manifest
+    from ais_bench_prefix_cache.artifacts.paths import RunPaths
+    from ais_bench_prefix_cache.commands.console import note, print_json
+
+    manifest = read_manifest(arguments.manifest)
+    paths = RunPaths.of_manifest(arguments.manifest)
+    analysis, _ = read_document(paths.analysis, what="analysis")
+    performance = performance_report(analysis, analysis_path=paths.analysis)
+    has_prefix_cache = manifest.get("benchmark_mode", "text") == "text"
+    if arguments.html is not None:
+        from ais_bench_prefix_cache.aisbench.report_page import render_report_page
+
+        page = render_report_page(performance, analysis if has_prefix_cache else None, run_id=manifest["run_id"])
+        arguments.html.write_text(page, encoding="utf-8")
+        note(f"written: {arguments.html}")
+    if arguments.json:
+        document: dict[str, Any] = dict(performance)
+        if has_prefix_cache:
+            document["prefix_cache"] = dict(summary_rows(analysis))
+        print_json(document)
+        return 0
+    run = analysis["runtime"]["aisbench"]
+    print(f"Performance Results of task [{run['model_abbr']}/{run['dataset_abbr']}]:")
+    print(render_performance_tables(performance))
+    if has_prefix_cache:
+        print(f"Prefix Cache Results of task [{run['model_abbr']}/{run['dataset_abbr']}]:")
+        print(render_summary_table(analysis))
+    return 0

@@ -1,17 +1,70 @@
-"""``run``."""
+"""``run``: send a prepared data set through AISBench and compare theory with the server's counters."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 
-SUMMARY = "run"
-DESCRIPTION = "run"
+from ais_bench_prefix_cache.commands.console import note, progress_bar, run_log, warn
+from ais_bench_prefix_cache.errors import EXIT_OK, PrefixCacheError, Terminated
+
+SUMMARY = "send a prepared data set through AISBench and compare theory with the server's counters"
+DESCRIPTION = (
+    "Verifies the newest data set that was prepared from this Scenario, checks and probes the service, empties and "
+    "warms its prefix caches and proves both, lets AISBench send the formal requests, and writes the comparison of "
+    "theory and counters into analysis.json."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``run``."""
+    parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="Scenario file")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="AISBench config template for this run, instead of aisbench.config (text data sets only)",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``run``; returns the exit code."""
-    raise NotImplementedError
+    from ais_bench_prefix_cache.analysis.summary_table import render_summary_table
+    from ais_bench_prefix_cache.running.phases import Phases
+    from ais_bench_prefix_cache.running.prepared_data import find_prepared
+    from ais_bench_prefix_cache.running.run_sequence import run_benchmark
+    from ais_bench_prefix_cache.scenario.loading import load_scenario
+
+    scenario = load_scenario(arguments.scenario)
+    found, notes = find_prepared(scenario)
+    for text in notes:
+        note(f"note: {text}")
+    with run_log(found.paths.log("run")) as log:
+        phases = Phases(log, note)
+        template = None if arguments.config is None else arguments.config.absolute()
+        try:
+            outcome = run_benchmark(
+                scenario, found.paths.manifest, phases=phases, bar=progress_bar, template_path=template
+            )
+        except PrefixCacheError as error:
+            error.closing = f"run failed in the phase {phases.current}; {found.paths.analysis.name} is unchanged"
+            raise
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"run interrupted in the phase {phases.current}") from None
+        except Terminated:
+            raise Terminated(f"run terminated in the phase {phases.current}") from None
+        analysis = outcome.analysis
+        result = outcome.aisbench
+        print(f"Prefix Cache Results of task [{result.model_abbr}/{result.dataset_abbr}]:")
+        print(render_summary_table(analysis))
+        sys.stdout.flush()
+        for warning in analysis["warnings"]:
+            warn(warning)
+            log.warning("[%s] %s", warning["code"], warning["message"])
+        for finding in analysis["findings"]:
+            note(f"finding [{finding['code']}] {finding['message']}\n    {finding['remedy']}")
+            log.warning("[%s] %s", finding["code"], finding["message"])
+        print(outcome.analysis_path, flush=True)
+        log.info("complete: %s", outcome.analysis_path)
+    return EXIT_OK

@@ -1,17 +1,105 @@
-"""``validate``."""
+"""``validate``: prove that the files of a data set are intact."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-SUMMARY = "validate"
-DESCRIPTION = "validate"
+if TYPE_CHECKING:
+    from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet
+
+SUMMARY = "prove that the files of a data set are intact"
+DESCRIPTION = (
+    "Check every byte, row and figure of a prepared data set: edits, truncations, swapped rows, missing or foreign "
+    "files are found and named, all at once. Prints one JSON object: ok, rows, run_id, or ok false and the errors."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``validate``."""
+    parser.add_argument("--manifest", type=Path, required=True, metavar="FILE", help="the data set's manifest.json")
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="also encode every prompt with the tokenizer and replay it through a model of the cache",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``validate``; returns the exit code."""
-    raise NotImplementedError
+    from ais_bench_prefix_cache.commands.console import print_json
+    from ais_bench_prefix_cache.errors import PrefixCacheError
+
+    try:
+        with _log(arguments.manifest):
+            report = _report(arguments.manifest, deep=arguments.deep)
+    except PrefixCacheError as error:
+        print_json({"ok": False, "errors": [_as_json(problem) for problem in error.problems]})
+        raise
+    print_json(report)
+    return 0
+
+
+def _report(manifest: Path, *, deep: bool) -> dict[str, Any]:
+    from ais_bench_prefix_cache.artifacts.sources import corpus_warning
+    from ais_bench_prefix_cache.artifacts.verifying import verify_data_set
+    from ais_bench_prefix_cache.commands.console import warn
+
+    data_set = verify_data_set(manifest)
+    report: dict[str, Any] = {"ok": True, "rows": data_set.rows, "run_id": data_set.paths.run_id}
+    warning = corpus_warning(data_set.manifest)
+    if warning is not None:
+        warn(warning)
+        report["warnings"] = [warning]
+    if deep:
+        report["deep"] = _deep_report(data_set)
+    return report
+
+
+def _deep_report(data_set: VerifiedDataSet) -> dict[str, Any]:
+    from ais_bench_prefix_cache.artifacts.deep_check import check_deeply
+    from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
+    from ais_bench_prefix_cache.scenario.model import TokenizerConfig
+
+    tokenizer = data_set.manifest["effective_config"]["tokenizer"]
+    config = TokenizerConfig(
+        path=tokenizer["path"],
+        block_size=tokenizer["block_size"],
+        revision=tokenizer["revision"],
+        trust_remote_code=tokenizer["trust_remote_code"],
+    )
+    return check_deeply(data_set, load_tokenizer(config))
+
+
+@contextmanager
+def _log(manifest: Path) -> Iterator[None]:
+    """Log beside a data set where one lies and its log directory can be written."""
+    from ais_bench_prefix_cache.artifacts.paths import RunPaths
+    from ais_bench_prefix_cache.commands.console import run_log
+    from ais_bench_prefix_cache.errors import ArtifactError
+
+    try:
+        path = RunPaths.of_manifest(manifest).log("validate")
+        path.parent.mkdir(exist_ok=True)
+        path.open("a").close()
+    except (ArtifactError, OSError):
+        yield
+        return
+    with run_log(path) as log:
+        log.info("validate %s", manifest)
+        yield
+        log.info("all files are intact")
+
+
+def _as_json(problem: Any) -> dict[str, Any]:
+    fields = {
+        "code": problem.code,
+        "where": problem.where,
+        "message": problem.message,
+        "allowed": problem.allowed,
+        "hint": problem.hint,
+    }
+    return {key: value for key, value in fields.items() if value is not None}

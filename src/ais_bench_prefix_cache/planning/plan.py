@@ -31,26 +31,35 @@ class Reachability:
 
     @property
     def min_rate(self) -> float:
-        return self.min_hit_tokens / self.input_tokens
+        """0 for a group without requests."""
+        return self.min_hit_tokens / self.input_tokens if self.input_tokens else 0.0
 
     @property
     def max_rate(self) -> float:
-        return self.max_hit_tokens / self.input_tokens
+        """0 for a group without requests."""
+        return self.max_hit_tokens / self.input_tokens if self.input_tokens else 0.0
 
 
 @dataclass(frozen=True)
 class Trajectory:
     """How the plan was made and how smoothly its cumulative hit rate runs.
 
-    ``issues`` are JSON-ready objects with a ``code``, the lane and the numbers that show the problem;
-    ``fallback_reason`` says why a faster path was left. ``status`` is BEST_EFFORT where the lane check
-    finds a fall or an overshoot, or the exact fallback was needed.
+    ``issues`` are JSON-ready objects with a ``code``, the lane and the numbers that show the problem, at most one of
+    a code for each lane and a bounded number in all; ``issue_count`` counts the requests that they stand for and those
+    that are not listed. ``fallback_reason`` says why a faster path was left. ``status`` is BEST_EFFORT where the lane
+    check finds a fall or an overshoot, or the exact fallback was needed.
+
+    ``largest_distance`` is the largest distance of the cumulative hit rate from its final value after the first
+    tenth of the input tokens; ``smallest_possible_distance`` a bound below which no plan can bring it.
     """
 
     path: PlanningPath
     status: Literal["PASS", "BEST_EFFORT"]
     issues: tuple[Mapping[str, Any], ...] = ()
     fallback_reason: str | None = None
+    issue_count: int = 0
+    largest_distance: float = 0.0
+    smallest_possible_distance: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,74 @@
+"""The side file of a run: what the server said about every single request.
+
+Our model adapter appends one JSON object a line as requests finish (not in send order) to
+``performances/<model abbr>/<dataset abbr>_usage.jsonl``:
+
+``sequence_index``, ``success``, ``attempts`` (more than one: AISBench sent the request again), ``prompt_tokens`` and
+``completion_tokens`` (null: the response had no usage), ``cached_tokens`` (see below), ``sent``, ``first_token`` and
+``finished`` (seconds after the first request of the run was sent; null where it did not happen), ``error``.
+
+``cached_tokens`` has three states: the key is **absent** when the server's usage had no
+``prompt_tokens_details.cached_tokens``; it is **null** when the server sent null for either; otherwise it is the
+number, 0 included.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ais_bench_prefix_cache.errors import AISBenchError
+
+CachedTokensState = Literal["absent", "null", "reported"]
+
+
+@dataclass(frozen=True)
+class RequestUsage:
+    """One request's row; times are seconds after the first request of the run was sent."""
+
+    sequence_index: int
+    success: bool
+    attempts: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+    cached_tokens_state: CachedTokensState
+    sent: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+    error: str | None = None
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> RequestUsage:
+        cached = row.get("cached_tokens")
+        state: CachedTokensState = "absent" if "cached_tokens" not in row else "null" if cached is None else "reported"
+        return cls(
+            sequence_index=int(row["sequence_index"]),
+            success=bool(row["success"]),
+            attempts=int(row["attempts"]),
+            prompt_tokens=row.get("prompt_tokens"),
+            completion_tokens=row.get("completion_tokens"),
+            cached_tokens=cached,
+            cached_tokens_state=state,
+            sent=row.get("sent"),
+            first_token=row.get("first_token"),
+            finished=row.get("finished"),
+            error=row.get("error"),
+        )
+
+
+def load_request_usage(path: Path) -> list[RequestUsage]:
+    """All rows of a side file, in send order. A damaged file raises :class:`AISBenchError`."""
+    rows = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                rows.append(RequestUsage.from_json(json.loads(line)))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise AISBenchError.of(
+                    "AISBENCH_USAGE_DAMAGED", f"{path} line {number}", "is not a usage row that this program wrote"
+                ) from None
+    return sorted(rows, key=lambda row: row.sequence_index)

@@ -1,0 +1,1 @@
+"""The built-in AISBench templates; ``config_examples/`` holds copies to edit."""

@@ -1,0 +1,109 @@
+"""What the data set is, in the numbers that a comparison needs: taken from manifest, analysis and the rows' columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+NO_RANK = -1
+"""``dp_ranks`` of a warm-up request: the server's balancer may put it anywhere."""
+_FIRST_REQUESTS = 64
+
+
+@dataclass(frozen=True)
+class RequestColumns:
+    """The rows of ``full.jsonl`` as columns in send order, all of one length.
+
+    ``shared_prefix_tokens`` and ``max_tokens`` may be empty: only the prediction of evictions needs them.
+    """
+
+    group_ids: Sequence[str]
+    dp_ranks: Sequence[int]
+    lane_sequences: Sequence[int]
+    input_tokens: Sequence[int]
+    hit_tokens: Sequence[int]
+    shared_prefix_tokens: Sequence[int] = ()
+    max_tokens: Sequence[int] = ()
+
+    def __len__(self) -> int:
+        return len(self.input_tokens)
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Mapping[str, Any]]) -> RequestColumns:
+        """From the rows' keys ``group_id``, ``dp_rank``, ``lane_sequence``, ``actual_input_tokens``,
+        ``theoretical_hit_tokens``, ``shared_prefix_tokens`` and ``max_tokens``."""
+        group_ids: list[str] = []
+        dp_ranks: list[int] = []
+        lane_sequences: list[int] = []
+        input_tokens: list[int] = []
+        hit_tokens: list[int] = []
+        shared_prefix_tokens: list[int] = []
+        max_tokens: list[int] = []
+        for row in rows:
+            group_ids.append(row["group_id"])
+            dp_ranks.append(NO_RANK if row["dp_rank"] is None else row["dp_rank"])
+            lane_sequences.append(NO_RANK if row["lane_sequence"] is None else row["lane_sequence"])
+            input_tokens.append(row["actual_input_tokens"])
+            hit_tokens.append(row["theoretical_hit_tokens"])
+            shared_prefix_tokens.append(row["shared_prefix_tokens"])
+            max_tokens.append(row["max_tokens"])
+        return cls(group_ids, dp_ranks, lane_sequences, input_tokens, hit_tokens, shared_prefix_tokens, max_tokens)
+
+
+@dataclass(frozen=True)
+class PlannedShare:
+    """Tokens to be sent to one rank, and how many of them theory says are hit."""
+
+    input_tokens: int
+    hit_tokens: int
+
+
+@dataclass(frozen=True)
+class PlannedTraffic:
+    """Theory of a data set.
+
+    ``by_rank`` is empty in warm-up mode. ``requests_with_hits``, ``first_input_tokens`` (of the first 64 requests) and
+    ``longest_input_tokens`` are known where the rows are.
+    """
+
+    mode: str
+    block_size: int
+    dp_size: int
+    requests: int
+    input_tokens: int
+    hit_tokens: int
+    by_rank: Mapping[int, PlannedShare] = field(default_factory=dict)
+    canonical_prefix_tokens: Mapping[str, int] = field(default_factory=dict)
+    requests_with_hits: int | None = None
+    first_input_tokens: tuple[int, ...] = ()
+    longest_input_tokens: int | None = None
+
+    @property
+    def hit_rate(self) -> float:
+        return self.hit_tokens / self.input_tokens
+
+    @classmethod
+    def from_documents(
+        cls, manifest: Mapping[str, Any], analysis: Mapping[str, Any], columns: RequestColumns | None = None
+    ) -> PlannedTraffic:
+        """From a prepared manifest, its analysis and, where they were read, the rows."""
+        theory = analysis["theory"]
+        return cls(
+            mode=manifest["prefix_cache"]["mode"],
+            block_size=manifest["tokenizer"]["block_size"],
+            dp_size=manifest["dp"]["size"],
+            requests=manifest["requests"]["count"],
+            input_tokens=theory["input_tokens"],
+            hit_tokens=theory["hit_tokens"],
+            by_rank={
+                int(rank): PlannedShare(share["input_tokens"], share["hit_tokens"])
+                for rank, share in theory.get("dp", {}).items()
+            },
+            canonical_prefix_tokens={
+                group: entry["canonical_prefix_tokens"] for group, entry in manifest["groups"].items()
+            },
+            requests_with_hits=None if columns is None else sum(hits > 0 for hits in columns.hit_tokens),
+            first_input_tokens=() if columns is None else tuple(columns.input_tokens[:_FIRST_REQUESTS]),
+            longest_input_tokens=manifest["requests"]["input_length_summary"]["max"],
+        )

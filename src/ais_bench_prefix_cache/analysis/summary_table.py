@@ -1,0 +1,52 @@
+"""The two-column table at the end of ``run`` and in ``report``, in the look of AISBench's own tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ais_bench_prefix_cache.grid_table import render_grid
+
+HEADER = ("Prefix Cache Metric", "Value")
+NOT_MEASURED = "not measured"
+
+
+def summary_rows(analysis: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Metric and value, as shown. A rate that was not measured is said to be so, never 0."""
+    actual = analysis.get("actual")
+    measured = actual is not None
+    rows = [
+        ("Overall target hit rate", _percent(analysis["requested_target_hit_rate"])),
+        ("Overall theoretical hit rate", _percent(analysis["theoretical_hit_rate"])),
+        ("Overall actual hit rate", _percent(actual["global_hit_rate"]) if actual else NOT_MEASURED),
+        (
+            "Theory-actual deviation",
+            f"{analysis['theory_actual_absolute_difference_pp']:.2f} pp" if measured else NOT_MEASURED,
+        ),
+        ("Theory-target deviation", f"{analysis['target_absolute_difference_pp']:.2f} pp"),
+    ]
+    by_dp = actual["by_dp"] if actual else {}
+    if len(by_dp) > 1:
+        rows += [
+            (f"DP rank {rank} actual hit rate", _rank_value(entry))
+            for rank, entry in sorted(by_dp.items(), key=lambda item: int(item[0]))
+        ]
+    requests = analysis.get("requests")
+    if requests is not None and requests["compared"]:
+        rows.append(("Requests as predicted", f"{requests['matched']} of {requests['compared']}"))
+    return rows
+
+
+def render_summary_table(analysis: Mapping[str, Any]) -> str:
+    """:func:`summary_rows` in a grid of box-drawing characters, without a newline at the end."""
+    return render_grid(HEADER, summary_rows(analysis))
+
+
+def _rank_value(entry: Mapping[str, Any]) -> str:
+    if entry["hit_rate"] is None:
+        return "no queries"
+    return f"{_percent(entry['hit_rate'])} ({entry['hits']} of {entry['queries']} tokens)"
+
+
+def _percent(rate: float) -> str:
+    return f"{rate * 100:.2f}%"

@@ -1,0 +1,199 @@
+"""Where a run's files lie: one time-stamped directory with ``log/`` and ``result/``, and how it is found again.
+
+``output_dir`` ``./outputs/a`` and run id ``a`` at 12:34:56 on 25 August 2026 give::
+
+    ./outputs/a_20260825_123456/log/a_20260825_123456.<command>.log
+    ./outputs/a_20260825_123456/result/a_20260825_123456.{full.jsonl,requests.jsonl,manifest.json,analysis.json}
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from ais_bench_prefix_cache.errors import ArtifactError, Problem
+
+TIMESTAMP_FORMAT = "%Y%m%d_%H%M%S"
+TIMESTAMP_PATTERN = re.compile(r"[0-9]{8}_[0-9]{6}")
+MANIFEST_SUFFIX = ".manifest.json"
+LATEST_ADVANCE_SECONDS = 3600
+"""How far ahead of the clock a directory name may be when commands start faster than one a second."""
+
+ManifestStatus = Literal["inspected", "prepared"]
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The files of one run. ``run_id`` is the time-stamped one, ``directory`` the time-stamped directory."""
+
+    directory: Path
+    run_id: str
+
+    @classmethod
+    def create(cls, output_dir: Path, base_run_id: str, now: datetime) -> RunPaths:
+        """Claim a new directory beside ``output_dir`` and make its ``log`` and ``result``.
+
+        Creating the directory is the claim: of two commands in one second, one takes the next free second.
+        """
+        output_dir.parent.mkdir(parents=True, exist_ok=True)
+        for seconds in range(LATEST_ADVANCE_SECONDS):
+            timestamp = (now + timedelta(seconds=seconds)).strftime(TIMESTAMP_FORMAT)
+            directory = output_dir.with_name(f"{output_dir.name}_{timestamp}")
+            try:
+                directory.mkdir()
+            except FileExistsError:
+                continue
+            paths = cls(directory, f"{base_run_id}_{timestamp}")
+            paths.log_dir.mkdir()
+            paths.result_dir.mkdir()
+            return paths
+        raise ArtifactError(
+            Problem(
+                "NO_FREE_DIRECTORY",
+                str(output_dir),
+                f"every time stamp of the next {LATEST_ADVANCE_SECONDS} seconds is taken",
+                hint="Set another run.output_dir, or move old directories away.",
+            )
+        )
+
+    @classmethod
+    def of_manifest(cls, manifest: Path) -> RunPaths:
+        """The files beside ``manifest``, wherever its directory has been moved to.
+
+        Raises :class:`ArtifactError` where the name is not ``<run_id>_<time stamp>.manifest.json``, or the file does
+        not lie in a ``result`` directory.
+        """
+        manifest = manifest.absolute()
+        run_id = manifest.name.removesuffix(MANIFEST_SUFFIX)
+        stem, _, _ = split_timestamp(run_id)
+        if run_id == manifest.name or not stem or manifest.parent.name != "result":
+            raise ArtifactError(
+                Problem(
+                    "MANIFEST_NAME",
+                    str(manifest),
+                    "this is not where a manifest lies",
+                    allowed="…/result/<run_id>_<YYYYMMDD_HHMMSS>.manifest.json, with its data files beside it",
+                )
+            )
+        return cls(manifest.parent.parent, run_id)
+
+    @property
+    def timestamp(self) -> str:
+        """``YYYYMMDD_HHMMSS``."""
+        return split_timestamp(self.run_id)[2]
+
+    @property
+    def base_run_id(self) -> str:
+        """The Scenario's ``run.run_id``."""
+        return split_timestamp(self.run_id)[0]
+
+    @property
+    def log_dir(self) -> Path:
+        return self.directory / "log"
+
+    @property
+    def result_dir(self) -> Path:
+        return self.directory / "result"
+
+    @property
+    def full(self) -> Path:
+        return self.result_dir / f"{self.run_id}.full.jsonl"
+
+    @property
+    def requests(self) -> Path:
+        return self.result_dir / f"{self.run_id}.requests.jsonl"
+
+    @property
+    def manifest(self) -> Path:
+        return self.result_dir / f"{self.run_id}{MANIFEST_SUFFIX}"
+
+    @property
+    def analysis(self) -> Path:
+        return self.result_dir / f"{self.run_id}.analysis.json"
+
+    def log(self, command: str) -> Path:
+        """The log file of one command."""
+        return self.log_dir / f"{self.run_id}.{command}.log"
+
+
+def split_timestamp(name: str) -> tuple[str, str, str]:
+    """``stem_YYYYMMDD_HHMMSS`` → (stem, ``_``, time stamp); empty strings where ``name`` has no such end."""
+    stem, separator, timestamp = name[:-16], name[-16:-15], name[-15:]
+    if not stem or separator != "_" or not TIMESTAMP_PATTERN.fullmatch(timestamp):
+        return "", "", ""
+    year, month, day = int(timestamp[:4]), int(timestamp[4:6]), int(timestamp[6:8])
+    try:
+        datetime(year, month, day, int(timestamp[9:11]), int(timestamp[11:13]), int(timestamp[13:15]))
+    except ValueError:
+        return "", "", ""
+    return stem, separator, timestamp
+
+
+@dataclass(frozen=True)
+class FoundManifest:
+    """A manifest that fits a Scenario: its files and its content (read, not yet verified)."""
+
+    paths: RunPaths
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ManifestSearch:
+    """``found`` is the newest fitting manifest; ``notes`` say which newer ones were passed over, and why."""
+
+    found: FoundManifest | None
+    notes: tuple[str, ...]
+
+
+def find_manifest(
+    output_dir: Path, base_run_id: str, scenario_sha256: str, statuses: tuple[ManifestStatus, ...]
+) -> ManifestSearch:
+    """The newest manifest beside ``output_dir`` that was made from exactly this Scenario, in one of ``statuses``.
+
+    A manifest fits when its schema version, status, time stamp, run and output names and Scenario digest do. One that
+    was made from an earlier edition of the Scenario is passed over silently, a damaged or foreign one with a note.
+    """
+    from ais_bench_prefix_cache.artifacts.manifest import read_manifest
+
+    notes: list[str] = []
+    for directory in _stamped_directories(output_dir):
+        timestamp = split_timestamp(directory.name)[2]
+        paths = RunPaths(directory, f"{base_run_id}_{timestamp}")
+        if not paths.manifest.is_file():
+            continue
+        try:
+            document = read_manifest(paths.manifest)
+        except ArtifactError as error:
+            notes.append(f"passed over {paths.manifest}: {error.problems[0].message}")
+            continue
+        except OSError as error:
+            notes.append(f"passed over {paths.manifest}: {error.strerror or error}")
+            continue
+        if document["scenario_sha256"] != scenario_sha256 or document["status"] not in statuses:
+            continue
+        if document["run_id"] != paths.run_id or _output_name(document) != directory.name:
+            notes.append(f"passed over {paths.manifest}: it was made for another run or output directory")
+            continue
+        return ManifestSearch(FoundManifest(paths, document), tuple(notes))
+    return ManifestSearch(None, tuple(notes))
+
+
+def _stamped_directories(output_dir: Path) -> list[Path]:
+    """``output_dir_<time stamp>`` directories, newest first."""
+    if not output_dir.parent.is_dir():
+        return []
+    stamped = [
+        entry
+        for entry in output_dir.parent.iterdir()
+        if split_timestamp(entry.name)[0] == output_dir.name and entry.is_dir()
+    ]
+    return sorted(stamped, key=lambda entry: entry.name, reverse=True)
+
+
+def _output_name(document: dict[str, Any]) -> str | None:
+    run = document["effective_config"].get("run")
+    output_dir = run.get("output_dir") if isinstance(run, dict) else None
+    return Path(output_dir).name if isinstance(output_dir, str) else None

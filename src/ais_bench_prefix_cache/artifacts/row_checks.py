@@ -1,0 +1,438 @@
+"""Checks of ``full.jsonl`` and ``requests.jsonl``, row by row, and the theory that the rows add up to.
+
+Rows come in bytes. From a row as this program writes it, two regular expressions take the few values that are free; all
+others follow from them and from the rows before, so the bytes around the prompt can be written again and compared. The
+prompt itself is compared with the other file as bytes. A row that is different in anything is parsed and told what.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple
+
+from ais_bench_prefix_cache.artifacts.documents import is_count, is_sha256, parse_json
+from ais_bench_prefix_cache.artifacts.findings import Findings, shown
+from ais_bench_prefix_cache.artifacts.rows import (
+    ANSWER,
+    COLLISION_STATUS,
+    FULL_KEYS,
+    render_row,
+    request_id,
+    request_row,
+)
+from ais_bench_prefix_cache.artifacts.theory import GroupTheory, Share, Theory, rate
+
+_QUESTION_END = b', "answer": "'
+_HEAD = re.compile(
+    rb'\{"request_id": "request-[0-9]{8,18}", "sequence_index": [0-9]+, "group_id": "group-([0-9]{1,18})"'
+    rb', "occurrence_index_within_group": [0-9]+, "dp_rank": [a-z0-9]+, "lane_sequence": [a-z0-9]+'
+    rb', "target_input_tokens": ([0-9]{1,18}), "actual_input_tokens": [0-9]+, "max_tokens": ([0-9]{1,18})'
+    rb', "shared_prefix_tokens": ([0-9]{1,18}), "seed_tokens": [0-9]+, "natural_suffix_tokens": [0-9]+, "question": '
+)
+_HEAD_FORMAT = (
+    b'{"request_id": "request-%08d", "sequence_index": %d, "group_id": "group-%d"'
+    b', "occurrence_index_within_group": %d, "dp_rank": %b, "lane_sequence": %b'
+    b', "target_input_tokens": %d, "actual_input_tokens": %d, "max_tokens": %d'
+    b', "shared_prefix_tokens": %d, "seed_tokens": %d, "natural_suffix_tokens": %d, "question": '
+)
+_TAIL = re.compile(
+    rb', "answer": "none", "gsm_indices": \[((?:(?:0|[1-9][0-9]{0,17})(?:, (?:0|[1-9][0-9]{0,17}))*)?)\]'
+    rb', "gsm_hashes": \[((?:"[0-9a-f]{64}"(?:, "[0-9a-f]{64}")*)?)\]'
+    rb', "canonical_prefix_sha256": "([0-9a-f]{64})", "seed_sha256": "([0-9a-f]{64})"'
+    rb', "request_random_seed": (?:0|[1-9][0-9]{0,38})'
+    rb'(, "watermark_before": [0-9]+, "theoretical_hit_tokens": [0-9]+, "watermark_after": [0-9]+'
+    rb', "theoretical_hit_rate": [-+.e0-9]+), "divergence_block_sha256": "([0-9a-f]{64})"'
+    rb', "divergence_unique": true, "collision_status": "pass"\}\n'
+)
+_THEORY_FORMAT = (
+    b', "watermark_before": %d, "theoretical_hit_tokens": %d, "watermark_after": %d, "theoretical_hit_rate": %b'
+)
+
+# The scanner of the json module, in C where there is one: it only looks for the end of a string and its escapes.
+_scan_string: Callable[[str, int], tuple[str, int]] = json.decoder.scanstring  # type: ignore[attr-defined]
+
+_INTEGER_KEYS = (
+    "sequence_index",
+    "occurrence_index_within_group",
+    "target_input_tokens",
+    "actual_input_tokens",
+    "max_tokens",
+    "shared_prefix_tokens",
+    "seed_tokens",
+    "natural_suffix_tokens",
+    "request_random_seed",
+    "watermark_before",
+    "theoretical_hit_tokens",
+    "watermark_after",
+)
+_DIGEST_KEYS = ("canonical_prefix_sha256", "seed_sha256", "divergence_block_sha256")
+_GROUP_ID = re.compile("group-(0|[1-9][0-9]{0,17})")
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """What the manifest's configuration says about every row. ``canonical_prefixes``: (SHA-256, tokens) by group."""
+
+    mode: str
+    block_size: int
+    seed_tokens: int
+    minimum_non_shared_tokens: int
+    dp_size: int
+    requested_target_hit_rate: float
+    output_key: str | None
+    canonical_prefixes: Sequence[tuple[str, int]]
+
+
+class _Expected(NamedTuple):
+    """What must be true of a row, given its group, its lengths and the rows before it."""
+
+    occurrence: int
+    dp_rank: int | None
+    lane_sequence: int | None
+    watermark_before: int
+    hit_tokens: int
+    watermark_after: int
+    capacity: int
+
+
+def check_rows(
+    full: BinaryIO, requests: BinaryIO, names: tuple[str, str], rules: RowRules, findings: Findings
+) -> tuple[Theory, int]:
+    """Check every row of both files against ``rules`` and each other; returns what they add up to, and their number.
+
+    ``names`` are the two files' names for messages. Of each row only 16 bytes stay, for the uniqueness of digests.
+    """
+    replay = _Replay(rules, names[0], findings)
+    number = 0
+    for number, line in enumerate(full, 1):
+        request_line = requests.readline()
+        expected_line = replay.accept(line, number)
+        if expected_line is not None:
+            if request_line != expected_line:
+                _explain_request(request_line, json.loads(expected_line), number, names, rules, findings)
+            continue
+        row = _parse_row(line, f"{names[0]} line {number}", findings)
+        if row is not None:
+            _explain_request(request_line, request_row(row, rules.output_key), number, names, rules, findings)
+            replay.check(row, number)
+        elif not request_line:
+            _explain_request(request_line, {}, number, names, rules, findings)
+    surplus = sum(1 for _ in requests)
+    if surplus:
+        findings.add("ROW_COUNT", names[1], f"it has {surplus} rows more than {names[0]} ({number})")
+    return replay.finish(), number
+
+
+class _Replay:
+    """Simulates the cached prefix of each lane and compares every row's claims with it."""
+
+    def __init__(self, rules: RowRules, name: str, findings: Findings) -> None:
+        count = len(rules.canonical_prefixes)
+        self._rules = rules
+        self._name = name
+        self._findings = findings
+        self._groups = [GroupTheory() for _ in range(count)]
+        self._ranks = [Share() for _ in range(rules.dp_size)] if rules.mode == "cold" else []
+        self._watermarks: dict[tuple[int, int], int] = {}
+        self._reachable_watermarks: dict[tuple[int, int], int] = {}
+        self._theory = Theory(
+            mode=rules.mode,
+            requested_target_hit_rate=rules.requested_target_hit_rate,
+            effective_hit_tokens=0,
+            minimum_non_shared_tokens=rules.minimum_non_shared_tokens,
+            groups=self._groups,
+            ranks=self._ranks,
+        )
+        self._seeds = array("Q")
+        self._divergences = array("Q")
+
+    def accept(self, line: bytes, number: int) -> bytes | None:
+        """Add up a row that is right in every byte and return the line that must stand in the other file.
+
+        None, and nothing added up, for any other row.
+        """
+        head = _HEAD.match(line)
+        question_end = line.rfind(_QUESTION_END)
+        tail = _TAIL.fullmatch(line, question_end) if head is not None and question_end > 0 else None
+        if head is None or tail is None:
+            return None
+        rules = self._rules
+        group, tokens, max_tokens, shared = map(int, head.groups())
+        indices, digests, prefix_sha256, seed_sha256, theory, divergence_sha256 = tail.groups()
+        if group >= len(self._groups) or not tokens:
+            return None
+        expected = self._expect(group, tokens, shared)
+        suffix_tokens = tokens - shared - rules.seed_tokens
+        rank = b"null" if expected.dp_rank is None else b"%d" % expected.dp_rank
+        lane = b"null" if expected.lane_sequence is None else b"%d" % expected.lane_sequence
+        places = (number - 1, number - 1, group, expected.occurrence, rank, lane)
+        lengths = (tokens, tokens, max_tokens, shared, rules.seed_tokens, suffix_tokens)
+        hit_rate = repr(rate(expected.hit_tokens, tokens)).encode()
+        claims = (expected.watermark_before, expected.hit_tokens, expected.watermark_after, hit_rate)
+        question = line[head.end() : question_end]
+        if (
+            head.group() != _HEAD_FORMAT % (*places, *lengths)
+            or theory != _THEORY_FORMAT % claims
+            or prefix_sha256 != rules.canonical_prefixes[group][0].encode()
+            or shared % rules.block_size
+            or shared > expected.capacity
+            or suffix_tokens < 0
+            or max_tokens < 1
+            or indices.count(b",") != digests.count(b",")
+            or bool(indices) != bool(digests)
+            or not _is_json_string(question)
+        ):
+            return None
+        self._add_up(group, tokens, max_tokens, shared, expected, seed_sha256, divergence_sha256)
+        if rules.output_key is None:
+            return b'{"question": %b, "answer": "none"}\n' % question
+        return b'{"question": %b, "answer": "none", "%b": %d}\n' % (question, rules.output_key.encode(), max_tokens)
+
+    def check(self, row: Mapping[str, Any], number: int) -> None:
+        """Say what is wrong with a row of the right form, and add it up."""
+        rules = self._rules
+        group = int(row["group_id"].removeprefix("group-"))
+        if group >= len(self._groups):
+            self._say(number, "group_id", row["group_id"], f"group-0 … group-{len(self._groups) - 1}")
+            return
+        tokens, shared = row["actual_input_tokens"], row["shared_prefix_tokens"]
+        expected = self._expect(group, tokens, shared)
+        for key, value in (
+            ("request_id", request_id(number - 1)),
+            ("sequence_index", number - 1),
+            ("occurrence_index_within_group", expected.occurrence),
+            ("dp_rank", expected.dp_rank),
+            ("lane_sequence", expected.lane_sequence),
+            ("target_input_tokens", tokens),
+            ("seed_tokens", rules.seed_tokens),
+            ("natural_suffix_tokens", tokens - shared - rules.seed_tokens),
+            ("canonical_prefix_sha256", rules.canonical_prefixes[group][0]),
+            ("watermark_before", expected.watermark_before),
+            ("theoretical_hit_tokens", expected.hit_tokens),
+            ("watermark_after", expected.watermark_after),
+            ("theoretical_hit_rate", rate(expected.hit_tokens, tokens)),
+        ):
+            if row[key] != value:
+                self._say(number, key, row[key], value)
+        if row["max_tokens"] < 1:
+            self._say(number, "max_tokens", row["max_tokens"], "at least 1")
+        if shared % rules.block_size or shared > expected.capacity:
+            allowed = f"a multiple of {rules.block_size} up to {expected.capacity}"
+            self._say(number, "shared_prefix_tokens", shared, allowed)
+        if len(row["gsm_indices"]) != len(row["gsm_hashes"]):
+            self._say(number, "gsm_hashes", row["gsm_hashes"], "one digest for each of gsm_indices")
+        digests = (row["seed_sha256"].encode(), row["divergence_block_sha256"].encode())
+        self._add_up(group, tokens, row["max_tokens"], shared, expected, *digests)
+
+    def _expect(self, group: int, tokens: int, shared: int) -> _Expected:
+        rules = self._rules
+        occurrence = self._groups[group].requests
+        capacity = max(tokens - rules.minimum_non_shared_tokens, 0) // rules.block_size * rules.block_size
+        if rules.mode == "warmup":
+            watermark = rules.canonical_prefixes[group][1]
+            after = max(shared, watermark)
+            return _Expected(occurrence, None, None, watermark, min(shared, watermark), after, capacity)
+        lane, rank = divmod(occurrence, rules.dp_size)
+        watermark = self._watermarks.get((group, rank), 0)
+        after = max(shared, watermark)
+        return _Expected(occurrence, rank, lane, watermark, min(shared, watermark), after, capacity)
+
+    def _add_up(
+        self,
+        number: int,
+        tokens: int,
+        max_tokens: int,
+        shared: int,
+        expected: _Expected,
+        seed_sha256: bytes,
+        divergence_sha256: bytes,
+    ) -> None:
+        group, rank, capacity = self._groups[number], expected.dp_rank, expected.capacity
+        group.add(tokens, expected.hit_tokens)
+        if shared > group.canonical_prefix_tokens:
+            group.canonical_prefix_tokens = shared
+        if capacity > group.max_shared_prefix_tokens:
+            group.max_shared_prefix_tokens = capacity
+        if rank is None:
+            group.max_hit_tokens += capacity
+        else:
+            self._ranks[rank].add(tokens, expected.hit_tokens)
+            reachable = self._reachable_watermarks.get((number, rank), 0)
+            group.max_hit_tokens += min(capacity, reachable)
+            self._watermarks[number, rank] = expected.watermark_after
+            self._reachable_watermarks[number, rank] = max(capacity, reachable)
+        self._theory.input_lengths[tokens] += 1
+        self._theory.output_lengths[max_tokens] += 1
+        self._seeds.append(int(seed_sha256[:16], 16))
+        self._divergences.append(int(divergence_sha256[:16], 16))
+
+    def finish(self) -> Theory:
+        """Check what only all rows together show."""
+        for key, digests in (("seed_sha256", self._seeds), ("divergence_block_sha256", self._divergences)):
+            repeated = len(digests) - len(set(digests))
+            if repeated:
+                self._findings.add(
+                    "NOT_UNIQUE",
+                    self._name,
+                    f"{repeated} rows repeat the {key} of another row",
+                    allowed="all different",
+                )
+        self._theory.effective_hit_tokens = self._nearest_reachable()
+        return self._theory
+
+    def _nearest_reachable(self) -> int:
+        """The reachable total of hits that is nearest to the requested rate, in whole blocks."""
+        theory, block = self._theory, self._rules.block_size
+        numerator, denominator = _decimal_ratio(theory.requested_target_hit_rate)
+        wanted, scale = numerator * theory.input_tokens, denominator * block
+        highest = sum(group.max_hit_tokens for group in theory.groups)
+        lower = min(wanted // scale * block, highest)
+        upper = min(lower + block, highest)
+        nearest = min((lower, upper), key=lambda total: abs(total * denominator - wanted))
+        actual = theory.hit_tokens
+        if abs(actual * denominator - wanted) <= abs(nearest * denominator - wanted):
+            return actual
+        self._findings.add(
+            "TARGET_MISSED",
+            self._name,
+            f"the rows hit {actual} tokens, but {nearest} can be reached and are nearer to the requested rate "
+            f"{theory.requested_target_hit_rate}",
+        )
+        return nearest
+
+    def _say(self, number: int, key: str, claimed: object, expected: object) -> None:
+        self._findings.add(
+            "WRONG_VALUE", f"{self._name} line {number}: {key}", f"it says {shown(claimed)}", allowed=str(expected)
+        )
+
+
+def _decimal_ratio(number: float) -> tuple[int, int]:
+    """``number`` as the decimal that people write for it: 0.3 is (3, 10), not its binary neighbour."""
+    mantissa, _, exponent = repr(float(number)).partition("e")
+    whole, _, decimals = mantissa.partition(".")
+    shift = int(exponent or 0) - len(decimals)
+    digits = int(whole + decimals)
+    return (digits * 10**shift, 1) if shift >= 0 else (digits, 10**-shift)
+
+
+def _is_json_string(content: bytes) -> bool:
+    """Whether ``content`` is exactly one JSON string."""
+    try:
+        text = content.decode()
+        return text.startswith('"') and _scan_string(text, 1)[1] == len(text)
+    except ValueError:
+        return False
+
+
+def _parse_row(line: bytes, where: str, findings: Findings) -> dict[str, Any] | None:
+    """The row in ``line`` after saying what is wrong with its form; None where it is no usable row."""
+    row = _json_object(line, where, findings)
+    if row is None:
+        return None
+    wrong = _key_problems(row, FULL_KEYS, where, findings)
+    for key in _INTEGER_KEYS:
+        if key in row and not (is_count(row[key])):
+            wrong = _wrong_type(findings, where, key, row[key], "a whole number from 0 up")
+    for key in ("dp_rank", "lane_sequence"):
+        if key in row and row[key] is not None and not is_count(row[key]):
+            wrong = _wrong_type(findings, where, key, row[key], "null or a whole number from 0 up")
+    for key in _DIGEST_KEYS:
+        if key in row and not is_sha256(row[key]):
+            wrong = _wrong_type(findings, where, key, row[key], "64 hexadecimal digits")
+    checks = (
+        ("request_id", lambda value: isinstance(value, str) and _request_number(value) is not None, "request-%08d"),
+        ("group_id", lambda value: isinstance(value, str) and bool(_GROUP_ID.fullmatch(value)), "group-N"),
+        ("question", lambda value: isinstance(value, str), "a string"),
+        ("answer", lambda value: value == ANSWER, f'"{ANSWER}"'),
+        ("gsm_indices", lambda value: isinstance(value, list) and all(map(is_count, value)), "a list of row numbers"),
+        ("gsm_hashes", lambda value: isinstance(value, list) and all(map(is_sha256, value)), "a list of digests"),
+        (
+            "theoretical_hit_rate",
+            lambda value: isinstance(value, float) and 0 <= value <= 1,
+            "a number from 0.0 to 1.0",
+        ),
+        ("divergence_unique", lambda value: value is True, "true"),
+        ("collision_status", lambda value: value == COLLISION_STATUS, f'"{COLLISION_STATUS}"'),
+    )
+    for key, holds, allowed in checks:
+        if key in row and not holds(row[key]):
+            wrong = _wrong_type(findings, where, key, row[key], allowed)
+    if wrong:
+        return None
+    if not _same_layout(row, line):
+        findings.add("LAYOUT_EDITED", where, "its values are sound, but its bytes are not what was written")
+    return row
+
+
+def _explain_request(
+    line: bytes, expected: Mapping[str, Any], number: int, names: tuple[str, str], rules: RowRules, findings: Findings
+) -> None:
+    """Say how a row of ``requests.jsonl`` differs from the one that its row of ``full.jsonl`` asks for."""
+    where = f"{names[1]} line {number}"
+    if not line:
+        findings.add("ROW_COUNT", where, f"it ends here, but {names[0]} goes on")
+        return
+    row = _json_object(line, where, findings)
+    if row is None:
+        return
+    keys = ("question", "answer") if rules.output_key is None else ("question", "answer", rules.output_key)
+    if _key_problems(row, keys, where, findings):
+        return
+    different = [key for key in keys if row[key] != expected[key] or type(row[key]) is not type(expected[key])]
+    for key in different:
+        message = f"it is not that of {names[0]} line {number}: {shown(row[key])}"
+        findings.add("CORRESPONDENCE", f"{where}: {key}", message)
+    if not different and not _same_layout(row, line):
+        findings.add("LAYOUT_EDITED", where, "its values are sound, but its bytes are not what was written")
+
+
+def _json_object(line: bytes, where: str, findings: Findings) -> dict[str, Any] | None:
+    if not line.endswith(b"\n"):
+        findings.add("TRUNCATED", where, "the last line has no end: the file was cut off or added to")
+    try:
+        row = parse_json(line)
+    except ValueError as error:
+        findings.add("INVALID_JSON", where, f"it is not valid JSON: {error}")
+        return None
+    if not isinstance(row, dict):
+        findings.add("INVALID_JSON", where, "it is not a JSON object")
+        return None
+    return row
+
+
+def _key_problems(row: Mapping[str, Any], keys: tuple[str, ...], where: str, findings: Findings) -> bool:
+    if tuple(row) == keys:
+        return False
+    missing = [key for key in keys if key not in row]
+    unknown = [key for key in row if key not in keys]
+    if missing:
+        findings.add("MISSING_KEY", where, f"it lacks {', '.join(missing)}")
+    if unknown:
+        findings.add("UNKNOWN_KEY", where, f"it has unknown keys: {shown(', '.join(unknown))}", allowed=", ".join(keys))
+    if not missing and not unknown:
+        findings.add("KEY_ORDER", where, "its keys are not in their order", allowed=", ".join(keys))
+    return bool(missing or unknown)
+
+
+def _same_layout(row: Mapping[str, Any], line: bytes) -> bool:
+    """Whether ``line`` is what would be written; a missing line end has been reported already."""
+    try:
+        return render_row(row).rstrip(b"\n") == line.rstrip(b"\n")
+    except UnicodeEncodeError:
+        return False
+
+
+def _wrong_type(findings: Findings, where: str, key: str, value: object, allowed: str) -> bool:
+    findings.add("WRONG_TYPE", f"{where}: {key}", f"it says {shown(value)}", allowed=allowed)
+    return True
+
+
+def _request_number(value: str) -> int | None:
+    digits = value.removeprefix("request-")
+    if digits.isascii() and digits.isdigit() and len(digits) <= 18 and request_id(int(digits)) == value:
+        return int(digits)
+    return None

@@ -1,0 +1,1 @@
+"""The main job from beginning to end on one machine: embedded server, real tokenizer, real AISBench."""

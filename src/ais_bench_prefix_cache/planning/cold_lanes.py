@@ -1,0 +1,192 @@
+"""The cold planners for any number of requests: fix when each lane's watermark rises, then hand out the hits.
+
+In cold mode ``hit = min(shared, watermark)``, so a request that raises the watermark hits exactly the old watermark.
+That couples the requests of a lane. Two passes take the coupling away:
+
+1. Hand out hits as if every request could hit up to ``min(cap, largest earlier cap)`` and raised the watermark anyway.
+2. From the hits so wanted choose, from the end of each lane to its beginning, the requests that raise the watermark:
+   each raises it to the level that is needed next, and is one that wants (nearly) all that is cached before it.
+   Then every limit is known: raising requests hit exactly the watermark, the others up to ``min(cap, watermark)``;
+   and the hits are handed out again within those limits.
+
+Where the capacities of each lane never fall, the second pass finds such requests everywhere and costs less than a
+block per lane (see ``docs/planning.md``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from ais_bench_prefix_cache.planning.allocation import follow_lane_goals, lane_goals
+from ais_bench_prefix_cache.planning.lanes import Lanes
+from ais_bench_prefix_cache.planning.plan import Int64Column
+from ais_bench_prefix_cache.planning.quality import settled, smallest_possible_distance
+
+CANDIDATES = 64
+"""How many requests are compared for each level of a watermark; bounds the time of a lane."""
+
+
+@dataclass(frozen=True, eq=False)
+class Watermarks:
+    """Per request in send order, in blocks: the lane's watermark before and after it, and whether it rises there."""
+
+    before: Int64Column
+    after: Int64Column
+    rises: npt.NDArray[np.bool_]
+
+
+def plan_lanes(
+    input_tokens: Int64Column,
+    capacity: Int64Column,
+    limits: Int64Column,
+    lanes: Lanes,
+    hit_blocks: int,
+    block_size: int,
+) -> tuple[Int64Column, bool]:
+    """Shared blocks per request whose hits add up to exactly ``hit_blocks``, and whether both passes succeeded.
+
+    ``limits`` are those of :func:`~ais_bench_prefix_cache.planning.reachability.cold_hit_limits`, and ``hit_blocks``
+    must be reachable. Where the second pass finds no room for its watermarks, the watermarks of a
+    first-come plan are used instead, which always have room.
+    """
+    distance = smallest_possible_distance(input_tokens, limits, hit_blocks, block_size)
+    floor, ceiling = _tolerance(input_tokens, hit_blocks, block_size, distance, lanes.count)
+    nothing = np.zeros_like(limits)
+    goals = lane_goals(lanes, input_tokens, nothing, limits, hit_blocks)
+    wanted = follow_lane_goals(lanes, goals, nothing, limits, hit_blocks, floor, ceiling)
+    watermarks = _needed_watermarks(input_tokens, wanted, capacity, lanes)
+    succeeded = int(watermarks.before[watermarks.rises].sum()) <= hit_blocks
+    if not succeeded:
+        watermarks = _first_come_watermarks(capacity, lanes, hit_blocks)
+    high = np.minimum(capacity, watermarks.before)
+    low = np.where(watermarks.rises, watermarks.before, 0)
+    hits = follow_lane_goals(lanes, lanes.running_sum(wanted), low, high, hit_blocks, floor, ceiling)
+    return np.where(watermarks.rises, watermarks.after, hits), succeeded
+
+
+def _tolerance(
+    input_tokens: Int64Column, hit_blocks: int, block_size: int, distance: float, lanes: int
+) -> tuple[Int64Column, Int64Column]:
+    """The global curves between which the cumulative hit blocks should stay: the smallest distance from the target
+    that is possible at all, and half a block for each lane; nothing is asked of the first tenth of the input."""
+    inputs = np.cumsum(input_tokens).astype(np.float64)
+    target = hit_blocks * block_size / float(inputs[-1])
+    slack = np.ceil(inputs * (lanes / 2) / inputs[-1]).astype(np.int64)
+    floor = np.ceil((target - distance) * inputs / block_size).astype(np.int64) - slack
+    ceiling = np.floor((target + distance) * inputs / block_size).astype(np.int64) + slack
+    start = settled(input_tokens)
+    floor[:start] = 0
+    ceiling[:start] = hit_blocks
+    return floor, ceiling
+
+
+def _needed_watermarks(
+    input_tokens: Int64Column, wanted: Int64Column, capacity: Int64Column, lanes: Lanes
+) -> Watermarks:
+    """The watermarks that let every request hit what it wants, raised where that costs least.
+
+    ``wanted`` must be possible request by request: at most ``min(cap, largest earlier cap)``.
+    """
+    inputs = lanes.running_sum(input_tokens)
+    rate = lanes.sums(wanted) / lanes.sums(input_tokens)
+    lead = lanes.running_sum(wanted) - rate[lanes.lane] * inputs
+    wants, caps, leads, weights = (column[lanes.by_lane].tolist() for column in (wanted, capacity, lead, 1.0 / inputs))
+    level_after = np.zeros(wanted.size, dtype=np.int64)
+    for start, end in zip(lanes.starts[:-1].tolist(), lanes.starts[1:].tolist(), strict=True):
+        part = slice(start, end)
+        for position, level in _cheapest_rises(wants[part], caps[part], leads[part], weights[part]):
+            level_after[start + position] = level
+    after = np.empty_like(level_after)
+    after[lanes.by_lane] = level_after
+    return _watermarks(after, lanes)
+
+
+def _cheapest_rises(
+    wants: list[int], caps: list[int], leads: list[float], weights: list[float]
+) -> list[tuple[int, int]]:
+    """Positions in one lane at which the watermark rises, and the levels to which it does.
+
+    A level is a record of ``wants``: a hit larger than all before it. A request before the record can raise the
+    watermark to it if its own capacity is that large. It then hits all that is cached, and that is the largest hit
+    wanted so far: an earlier level, for which the same holds. So the rises form a chain of levels, and the cheapest
+    chain is found level by level. A rise costs the ``surplus`` of its hit over what the request wants, and once more
+    what puts the lane more than a block ahead of its rate (beside the ``leads`` that it has anyway), times the
+    request's weight.
+    """
+    largest = list(accumulate(wants, max))
+    if not largest[-1]:
+        return []
+    earlier_larger = _earlier_larger(caps)
+    cost_of_level, rise_to = {0: 0.0}, {}
+    for record in _records(largest):
+        level, position = largest[record], record - 1
+        cheapest, chosen, compared = 0.0, -1, 0
+        while position >= 0 and compared < CANDIDATES:
+            if caps[position] < level:
+                position = earlier_larger[position]
+                continue
+            cost = cost_of_level[largest[position]]
+            surplus = largest[position] - wants[position]
+            if surplus:
+                cost += (surplus + max(0.0, leads[position] + surplus - 1)) * weights[position]
+            if chosen < 0 or cost <= cheapest:  # of equals the earliest: fewer rises
+                cheapest, chosen = cost, position
+            compared += 1
+            if not cost:
+                break
+            position -= 1
+        cost_of_level[level], rise_to[level] = cheapest, chosen
+
+    rises, level = [], largest[-1]
+    while level:
+        rises.append((rise_to[level], level))
+        level = largest[rise_to[level]]
+    return rises
+
+
+def _records(largest: list[int]) -> list[int]:
+    """Where a running maximum that begins at 0 grows."""
+    return [place for place in range(1, len(largest)) if largest[place] > largest[place - 1]]
+
+
+def _earlier_larger(caps: list[int]) -> list[int]:
+    """For each position the nearest earlier one with a larger capacity, or -1: those between are no candidates."""
+    found, stack = [], [-1]
+    for position, cap in enumerate(caps):
+        while len(stack) > 1 and caps[stack[-1]] <= cap:
+            stack.pop()
+        found.append(stack[-1])
+        stack.append(position)
+    return found
+
+
+def _first_come_watermarks(capacity: Int64Column, lanes: Lanes, hit_blocks: int) -> Watermarks:
+    """The first requests in send order raise their lane's watermark to all they can, the later ones never.
+
+    As few as possible do: with one less, the later requests could not hit enough. So the raising ones, which hit all
+    that is cached before them, never hit too much.
+    """
+
+    def first_come(raising: int) -> Watermarks:
+        after = capacity.copy()
+        after[raising:] = 0
+        return _watermarks(after, lanes)
+
+    fewest, enough = 0, int(capacity.size)
+    while fewest < enough:
+        middle = (fewest + enough) // 2
+        if int(np.minimum(capacity, first_come(middle).before).sum()) >= hit_blocks:
+            enough = middle
+        else:
+            fewest = middle + 1
+    return first_come(enough)
+
+
+def _watermarks(raised_to: Int64Column, lanes: Lanes) -> Watermarks:
+    after = lanes.running_max(raised_to)
+    before = lanes.previous(after)
+    return Watermarks(before, after, after > before)

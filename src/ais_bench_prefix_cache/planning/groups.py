@@ -1,0 +1,74 @@
+"""How many requests each prefix group has, and which request belongs to which group.
+
+All arithmetic is on integers, so that the counts are the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Context, Decimal
+from fractions import Fraction
+from math import lcm
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ais_bench_prefix_cache.planning.plan import Int32Column
+    from ais_bench_prefix_cache.scenario.model import GroupAssignment
+
+ZIPF_DIGITS = 60
+"""Decimal digits to which a zipf weight is rounded."""
+
+
+def group_counts(groups: int, assignment: GroupAssignment, requests: int) -> tuple[int, ...]:
+    """The number of requests of each group; they add up to ``requests``.
+
+    ``uniform`` is as even as possible, the remainder goes to the first groups. ``zipf`` (weight ``1 / rank**exponent``
+    for rank 1, 2, …) and ``weights`` share by largest remainder; equal remainders favour the lower group. A group may
+    end up without requests.
+    """
+    if assignment.mode == "uniform":
+        base, remainder = divmod(requests, groups)
+        return tuple(base + (group < remainder) for group in range(groups))
+    if assignment.mode == "zipf":
+        weights = _zipf_weights(groups, assignment.exponent)
+    else:
+        weights = _integer_weights(assignment.weights)
+    return _largest_remainder(weights, requests)
+
+
+def assignment_column(counts: Sequence[int]) -> Int32Column:
+    """The group of each request in generation order: contiguous runs, ``group-0`` first."""
+    import numpy as np
+
+    return np.repeat(np.arange(len(counts), dtype=np.int32), np.asarray(counts, dtype=np.int64))
+
+
+def _zipf_weights(groups: int, exponent: float) -> list[int]:
+    """``rank**-exponent`` as integers in units of 10**-60.
+
+    ``Decimal.ln`` and ``Decimal.exp`` are correctly rounded by specification, unlike the C library's ``pow``.
+    """
+    context = Context(prec=ZIPF_DIGITS + 10)
+    negative = -Decimal(repr(float(exponent)))
+    weights = []
+    for rank in range(1, groups + 1):
+        power = context.exp(context.multiply(negative, context.ln(Decimal(rank))))
+        weights.append(int(context.to_integral_value(context.scaleb(power, ZIPF_DIGITS))))
+    return weights
+
+
+def _integer_weights(weights: Sequence[float]) -> list[int]:
+    """The weights as the decimals that the user wrote, multiplied up to integers."""
+    fractions = [Fraction(repr(float(weight))) for weight in weights]
+    common = lcm(*(fraction.denominator for fraction in fractions))
+    return [int(fraction * common) for fraction in fractions]
+
+
+def _largest_remainder(weights: Sequence[int], requests: int) -> tuple[int, ...]:
+    total = sum(weights)
+    shares = [divmod(requests * weight, total) for weight in weights]
+    counts = [whole for whole, _ in shares]
+    by_remainder = sorted(range(len(weights)), key=lambda group: (-shares[group][1], group))
+    for group in by_remainder[: requests - sum(counts)]:
+        counts[group] += 1
+    return tuple(counts)

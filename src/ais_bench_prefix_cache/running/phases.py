@@ -1,0 +1,49 @@
+"""Which phase a run is in, when each began and ended, and the few lines about it in the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+Phase = Literal["verify", "precheck", "reset", "warmup", "baseline", "formal", "after", "analysis"]
+
+
+def utc_now() -> datetime:
+    """The time, with its zone."""
+    return datetime.now(timezone.utc)
+
+
+@dataclass
+class Phases:
+    """Records phases one after another; ``say`` shows a line to the person at the terminal."""
+
+    log: logging.Logger
+    say: Callable[[str], None]
+    now: Callable[[], datetime] = utc_now
+    current: Phase | None = None
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @contextmanager
+    def enter(self, phase: Phase) -> Iterator[None]:
+        """The body is ``phase``. After an error :attr:`current` still names it."""
+        self.current = phase
+        started = self.now()
+        self.log.info("%s: started", phase)
+        yield
+        finished = self.now()
+        seconds = round((finished - started).total_seconds(), 3)
+        self.records[phase] = {
+            "started_at": started.isoformat(timespec="milliseconds"),
+            "finished_at": finished.isoformat(timespec="milliseconds"),
+            "seconds": seconds,
+        }
+        self.log.info("%s: finished after %.3f s", phase, seconds)
+
+    def note(self, text: str) -> None:
+        """A line for the terminal and the log."""
+        self.say(text)
+        self.log.info("%s: %s", self.current, text)

@@ -1,0 +1,366 @@
+"""One run from beginning to end: verify, understand the server, empty and warm its caches, send, count, analyze.
+
+Nothing is written before the end: until :func:`run_benchmark` returns, ``analysis.json`` is what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ais_bench_prefix_cache.aisbench.job import AISBenchResult, job_from_scenario
+from ais_bench_prefix_cache.aisbench.launch import check_job, run_aisbench
+from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
+from ais_bench_prefix_cache.analysis.analysis_document import (
+    PASS_WITH_WARNING,
+    SnapshotTexts,
+    analyze_run,
+    explain_unusable,
+)
+from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison, SeenRequest, compare_requests
+from ais_bench_prefix_cache.analysis.run_facts import ProbeFact, ResetFact, RunFacts
+from ais_bench_prefix_cache.analysis.snapshot import parse_kv_cache_usage
+from ais_bench_prefix_cache.artifacts.paths import RunPaths
+from ais_bench_prefix_cache.artifacts.rows import read_full_rows
+from ais_bench_prefix_cache.artifacts.sources import corpus_warning, tokenizer_problem
+from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet, verify_data_set
+from ais_bench_prefix_cache.artifacts.writing import claimed, update_analysis
+from ais_bench_prefix_cache.errors import ArtifactError, Problem, ServiceError, SnapshotError
+from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer, load_tokenizer
+from ais_bench_prefix_cache.running.hybrid_warmup import shared_lengths, sharers
+from ais_bench_prefix_cache.running.phases import Phases
+from ais_bench_prefix_cache.running.prepared_data import FormalRequests, read_formal_requests
+from ais_bench_prefix_cache.scenario.model import Scenario
+from ais_bench_prefix_cache.service.client import ServiceClient
+from ais_bench_prefix_cache.service.counters import Reading
+from ais_bench_prefix_cache.service.engine_readings import engine_facts, reading_parser
+from ais_bench_prefix_cache.service.kv_sampling import KvSampler
+from ais_bench_prefix_cache.service.preflight import Preflight, check_engines, check_inference
+from ais_bench_prefix_cache.service.probing import ProbedRanks, new_nonce, probe_ranks, probe_text
+from ais_bench_prefix_cache.service.resetting import ResetOutcome, empty_the_caches
+from ais_bench_prefix_cache.service.scraping import CounterReader
+from ais_bench_prefix_cache.service.warming import WarmedEntry, WarmupEntry, warm_and_prove, warm_shorter_prefixes
+
+ProgressBar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""``with bar(label, total) as show``: ``show`` is told how many are done."""
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """The complete analysis, as written to ``analysis_path``, and what AISBench left."""
+
+    analysis: dict[str, Any]
+    analysis_path: Path
+    aisbench: AISBenchResult
+
+
+def run_benchmark(
+    scenario: Scenario,
+    manifest_path: Path,
+    *,
+    phases: Phases,
+    bar: ProgressBar,
+    template_path: Path | None = None,
+) -> RunOutcome:
+    """Run the prepared data set of ``manifest_path`` against the Scenario's service and write its analysis.
+
+    ``template_path`` overrides ``aisbench.config``. Raises ArtifactError, ServiceError or AISBenchError; after any of
+    them, or an interruption, nothing more is sent and ``phases.current`` says where it happened.
+    """
+    with _only_run(RunPaths.of_manifest(manifest_path)):
+        with phases.enter("verify"):
+            data = verify_data_set(manifest_path)
+            tokenizer = load_tokenizer(scenario.tokenizer)
+            problem = tokenizer_problem(data.manifest, tokenizer)
+            if problem is not None:
+                raise ArtifactError(problem)
+            formal = read_formal_requests(data)
+        with ServiceClient(scenario.service, generation_kwargs=scenario.aisbench.model.generation_kwargs) as client:
+            return _Run(scenario, data, formal, tokenizer, client, phases, bar, template_path).execute()
+
+
+@contextmanager
+def _only_run(paths: RunPaths) -> Iterator[None]:
+    """No ``prepare --overwrite`` (which claims the data files), no ``analyze`` and no other ``run`` meanwhile."""
+    with claimed(paths.directory) as directory_is_mine, claimed(paths.result_dir) as files_are_mine:
+        if not (directory_is_mine and files_are_mine):
+            raise ArtifactError.of(
+                "DIRECTORY_IN_USE",
+                str(paths.directory),
+                "another command is working with this data set",
+                hint="Wait until it has finished.",
+            )
+        yield
+
+
+@dataclass
+class _Run:
+    """The parts of one run, and its phases as methods."""
+
+    scenario: Scenario
+    data: VerifiedDataSet
+    formal: FormalRequests
+    tokenizer: PromptTokenizer
+    client: ServiceClient
+    phases: Phases
+    bar: ProgressBar
+    template_path: Path | None
+
+    def __post_init__(self) -> None:
+        self.service = self.scenario.service
+        self.reader = CounterReader(self.client, reading_parser(self.service))
+        self.runtime: dict[str, Any] = {}
+        self.exact_hits = True
+
+    def execute(self) -> RunOutcome:
+        """All phases after the data set has been verified."""
+        with self.phases.enter("precheck"):
+            probed = self._precheck()
+        with self.phases.enter("reset"):
+            reset = self._reset(probed)
+        with self.phases.enter("warmup"):
+            self._warm(probed)
+        with self.phases.enter("baseline"):
+            baseline = self._baseline()
+        with self.phases.enter("formal"):
+            result = self._formal(probed)
+        with self.phases.enter("after"):
+            after = self._after(baseline)
+        with self.phases.enter("analysis"):
+            analysis = self._analyze(baseline, after, result, probed, reset)
+        return RunOutcome(analysis, self.data.paths.analysis, result)
+
+    def _precheck(self) -> ProbedRanks:
+        job = job_from_scenario(
+            self.scenario,
+            manifest_path=self.data.paths.manifest,
+            full_path=self.data.paths.full,
+            request_count=self.data.rows,
+            template_path=self.template_path,
+            log_path=self.data.paths.log("aisbench"),
+        )
+        self.job = job
+        check_job(job)
+        workload = self.formal.workload
+        problems: list[Problem] = []
+        found = Preflight()
+        checks: tuple[Callable[[], Preflight], ...] = (
+            lambda: check_inference(self.client, workload, self.tokenizer.encode),
+            self._check_engines,
+        )
+        for check in checks:
+            try:
+                part = check()
+            except ServiceError as error:
+                problems.extend(error.problems)
+            else:
+                found.notes += part.notes
+                found.facts |= part.facts
+        if problems:
+            raise ServiceError(problems)
+        lengths = [length for length in found.facts.get("max_model_len", {}).values() if length is not None]
+        probed = probe_ranks(
+            self.client,
+            self.reader,
+            block_size=workload.block_size,
+            most_tokens=min(lengths) if lengths else None,
+            exact_hits=self.exact_hits,
+        )
+        for text in (*found.notes, *probed.notes):
+            self.phases.note(f"note: {text}")
+        self.runtime["precheck"] = {
+            **found.facts,
+            "probes": [
+                {
+                    "dp_rank": probe.dp_rank,
+                    "engine": probe.engine.label,
+                    "prompt_tokens": probe.prompt_tokens,
+                    "repeat_hit_tokens": probe.repeat_hit_tokens,
+                }
+                for probe in probed.probes
+            ],
+            "notes": [*found.notes, *probed.notes],
+        }
+        return probed
+
+    def _check_engines(self) -> Preflight:
+        texts = self.client.scrape()
+        # SGLang matches token by token where its page size is 1, so it may hit more than whole blocks.
+        self.exact_hits = not any("sglang:" in text or "sglang_" in text for text in texts)
+        return check_engines(self.client, self.formal.workload, engine_facts(self.service, texts))
+
+    def _reset(self, probed: ProbedRanks) -> ResetOutcome:
+        engine = "vllm" if self.exact_hits else "sglang"
+        outcome = empty_the_caches(self.client, self.reader, probed.probes, engine=engine)
+        if outcome.warning is not None:
+            self.phases.note(f"warning [{outcome.warning['code']}] {outcome.warning['message']}")
+        self.runtime["reset"] = {
+            "accepted": outcome.accepted,
+            "proven": outcome.proven,
+            "attempts": outcome.attempts,
+        }
+        return outcome
+
+    def _warm(self, probed: ProbedRanks) -> None:
+        plan = [WarmupEntry.from_plan(entry) for entry in self.data.manifest["warmup"]["plan"]]
+        warmed: list[WarmedEntry] = []
+        if plan:
+            with self.bar("Warm up", 2 * len(plan)) as show:
+                warmed = warm_and_prove(
+                    self.client,
+                    self.reader,
+                    plan,
+                    probed.rank_of_engine,
+                    probed.rule,
+                    exact_hits=self.exact_hits,
+                    on_progress=show,
+                )
+        if plan and self.service.hybrid_warmup:
+            warmed += self._warm_shorter_prefixes(probed)
+        self.runtime["warmup"] = [
+            {
+                "request_id": each.entry.request_id,
+                "group_id": each.entry.group_id,
+                "dp_rank": each.entry.dp_rank,
+                "input_tokens": each.entry.input_tokens,
+                "expected_hits": each.expected_hits,
+                "cached_tokens": each.cached_tokens,
+            }
+            for each in warmed
+        ]
+
+    def _warm_shorter_prefixes(self, probed: ProbedRanks) -> list[WarmedEntry]:
+        lengths = shared_lengths(read_full_rows(self.data.paths.full))
+        pairs = sharers(
+            lengths,
+            self.tokenizer,
+            self.service.dp_size,
+            lambda characters: probe_text(new_nonce(), 0, characters),
+        )
+        if not pairs:
+            return []
+        with self.bar("Warm up shorter prefixes", 2 * len(pairs)) as show:
+            return warm_shorter_prefixes(self.client, self.reader, pairs, probed.rank_of_engine, on_progress=show)
+
+    def _baseline(self) -> Reading:
+        stable = self.reader.stable(timeout=self.service.timeout_seconds)
+        if not stable.stable:
+            raise ServiceError.of(
+                "FOREIGN_TRAFFIC",
+                ", ".join(self.service.metrics_urls),
+                f"the counters did not stand still for {self.service.timeout_seconds:g} s although nothing was sent",
+                hint="Someone else uses this server. Stop other clients during a run: their prompts would be counted, "
+                "too.",
+            )
+        return stable.reading
+
+    def _formal(self, probed: ProbedRanks) -> AISBenchResult:
+        sampler = KvSampler(
+            partial(_kv_cache_usage, self.client, _engine_label_map(self.service.engine_label_map, probed)),
+            self.service.poll_interval_seconds,
+        )
+        with self.bar("Formal requests", self.data.rows) as show, sampler:
+            result = run_aisbench(replace(self.job, on_progress=lambda finished, _all: show(finished)))
+        self.runtime["aisbench_exit_code"] = result.exit_code
+        self.runtime["aisbench"] = result.to_json()
+        self.runtime["kv_cache_polling"] = sampler.as_json()
+        return result
+
+    def _after(self, baseline: Reading) -> Reading:
+        planned = self.data.analysis["theory"]["input_tokens"]
+        stable = self.reader.stable(timeout=self.service.timeout_seconds, since=baseline, planned_queries=planned)
+        if not stable.stable:
+            self.phases.note("note: the counters still move after the last answer; another client uses the server")
+        return stable.reading
+
+    def _analyze(
+        self, baseline: Reading, after: Reading, result: AISBenchResult, probed: ProbedRanks, reset: ResetOutcome
+    ) -> dict[str, Any]:
+        usage = [] if result.usage_path is None else load_request_usage(result.usage_path)
+        facts = RunFacts(
+            probes=tuple(ProbeFact(probe.dp_rank, probe.engine.label, probe.dp_rank) for probe in probed.probes),
+            reset=ResetFact(reset.accepted, attempts=reset.attempts, hits_after=reset.hits_after),
+            assumed_empty=reset.warning is not None,
+            dropped_blocks=probed.rule.dropped_blocks,
+            hybrid_warmup=self.service.hybrid_warmup,
+            retried_requests=sum(row.attempts > 1 for row in usage) if usage else None,
+            failed_requests=sum(not row.success for row in usage) if usage else None,
+            aisbench_warmups=_warmups(self.scenario.aisbench.extra_args),
+            engine_label_map=_engine_label_map({}, probed),
+        )
+        requests = _compare_requests(self.formal, result)
+        self.runtime["phases"] = self.phases.records
+        arguments: dict[str, Any] = {
+            "manifest": self.data.manifest,
+            "previous_analysis": self.data.analysis,
+            "baseline": SnapshotTexts(baseline.texts, self.service.metrics_urls),
+            "after": SnapshotTexts(after.texts, self.service.metrics_urls),
+            "service": self.service,
+            "facts": facts,
+        }
+        try:
+            document = analyze_run(
+                **arguments,
+                validation=self.scenario.validation,
+                status="complete",
+                columns=self.formal.columns,
+                requests=requests,
+                runtime=self.runtime,
+            )
+        except SnapshotError as error:
+            for finding in explain_unusable(error, **arguments):
+                self.phases.note(f"finding [{finding.code}] {finding.message}\n    {finding.remedy}")
+            # The texts were read by this run itself: that they do not fit together is the server's doing.
+            raise ServiceError(error.problems) from error
+        changed_corpus = corpus_warning(self.data.manifest)
+        if changed_corpus is not None:
+            document["warnings"].append(changed_corpus)
+            document["validation"]["status"] = PASS_WITH_WARNING
+        return update_analysis(self.data.paths.analysis, document)
+
+
+def _compare_requests(formal: FormalRequests, result: AISBenchResult) -> RequestComparison | None:
+    if result.usage_path is None:
+        return None
+    return compare_requests(
+        formal.columns,
+        (
+            SeenRequest(
+                row.sequence_index,
+                row.cached_tokens_state,
+                row.cached_tokens,
+                row.prompt_tokens,
+                row.attempts,
+                row.success,
+                row.sent,
+            )
+            for row in load_request_usage(result.usage_path)
+        ),
+    )
+
+
+def _engine_label_map(configured: Mapping[str, int], probed: ProbedRanks) -> dict[str, int]:
+    """Label → rank, as configured or else as probed; empty where one label stands for several ranks (several ports)."""
+    labels = probed.engine_labels
+    if configured:
+        return dict(configured)
+    return labels if len(labels) == len(probed.probes) and "" not in labels else {}
+
+
+def _kv_cache_usage(client: ServiceClient, engine_label_map: Mapping[str, int]) -> Mapping[int, float]:
+    return parse_kv_cache_usage(
+        client.scrape(),
+        dp_size=client.config.dp_size,
+        engine_label_map=engine_label_map,
+        where=client.config.metrics_urls,
+    )
+
+
+def _warmups(extra_args: Mapping[str, Any]) -> int | None:
+    """AISBench's own warm-up requests: one unless it is told otherwise."""
+    value = extra_args.get("--num-warmups", 1)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

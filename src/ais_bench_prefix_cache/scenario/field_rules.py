@@ -1,0 +1,193 @@
+"""The rules that a JSON Schema cannot state: fields that must fit each other, and texts with a meaning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from ais_bench_prefix_cache.scenario.findings import FieldPath, Findings, quoted, value_at
+
+LONGEST_RUN_ID_BYTES = 180
+API_KEY_PHRASE = "visible ASCII characters without spaces"
+URL_FIELDS = ("inference_url", "metrics_url", "reset_url")
+
+
+class CheckedFields:
+    """A document with defaults, seen through its problems: a field that has one, or lacks, is None."""
+
+    def __init__(self, document: Mapping[str, Any], findings: Findings) -> None:
+        self.document = document
+        self.findings = findings
+
+    def get(self, *path: str | int) -> Any:
+        """The value at ``path`` where it, what is in it and what it is in are sound."""
+        if not self.findings.sound(path):
+            return None
+        try:
+            return value_at(self.document, path)
+        except (LookupError, TypeError):
+            return None
+
+    def keys(self, *path: str | int) -> list[str]:
+        """The keys of the object at ``path``, sound or not."""
+        try:
+            value = value_at(self.document, path)
+        except (LookupError, TypeError):
+            return []
+        return list(value) if isinstance(value, dict) else []
+
+
+def check_names(fields: CheckedFields) -> None:
+    """``run_id`` and the two ``abbr`` become parts of file names."""
+    for path in (("run", "run_id"), ("aisbench", "dataset", "abbr"), ("aisbench", "model", "abbr")):
+        name = fields.get(*path)
+        if name is not None and len(name.encode("utf-8")) > LONGEST_RUN_ID_BYTES:
+            fields.findings.report(
+                path,
+                "WRONG_SIZE",
+                f"the name has {len(name.encode('utf-8'))} bytes in UTF-8",
+                allowed=f"at most {LONGEST_RUN_ID_BYTES} bytes, so that file names made from it stay legal",
+            )
+
+
+def check_minimum_non_shared_length(fields: CheckedFields) -> int | None:
+    """Tokens of each request that are never shared: as configured, or the seed's; None where that is unknown."""
+    block_size = fields.get("tokenizer", "block_size")
+    seed_blocks = fields.get("prefix_cache", "seed_blocks")
+    path: FieldPath = ("prefix_cache", "minimum_non_shared_length")
+    configured = fields.get(*path)
+    if "minimum_non_shared_length" in fields.keys("prefix_cache") and configured is None:
+        return None
+    if block_size is None or seed_blocks is None:
+        return None
+    seed_tokens: int = seed_blocks * block_size
+    if configured is None:
+        return seed_tokens
+    if configured < seed_tokens:
+        fields.findings.report(
+            path,
+            "OUT_OF_RANGE",
+            f"{configured} is less than the seed's {seed_tokens} tokens "
+            f"(seed_blocks {seed_blocks} × block_size {block_size})",
+            allowed=f"{seed_tokens} or more",
+        )
+        return None
+    return int(configured)
+
+
+def check_group_weights(fields: CheckedFields) -> None:
+    """One weight per group, not all 0."""
+    groups: FieldPath = ("prefix_cache", "groups")
+    count = fields.get(*groups, "count")
+    path: FieldPath = (*groups, "assignment", "weights")
+    # The whole rule must be sound: with an unknown mode the schema says nothing about the weights.
+    weights = (fields.get(*groups, "assignment") or {}).get("weights")
+    if weights is not None:
+        if count is not None and len(weights) != count:
+            fields.findings.report(
+                path, "COUNT_MISMATCH", f"{_number(len(weights), 'weight')} for {_number(count, 'group')}"
+            )
+        if not any(weights):
+            fields.findings.report(path, "OUT_OF_RANGE", "all weights are 0", allowed="at least one above 0")
+
+
+def check_override_groups(fields: CheckedFields) -> None:
+    """Overrides only for groups that exist."""
+    groups: FieldPath = ("prefix_cache", "groups")
+    count = fields.get(*groups, "count")
+    for key in fields.keys(*groups, "overrides"):
+        group = override_group(key)
+        if count is not None and group is not None and group >= count:
+            ids = '"group-0"' if count == 1 else f'"group-0" to "group-{count - 1}"'
+            fields.findings.report(
+                (*groups, "overrides", key),
+                "UNKNOWN_GROUP",
+                f"there is no such group: prefix_cache.groups.count is {count}",
+                allowed=ids,
+            )
+
+
+def override_group(key: str) -> int | None:
+    """The number of a group id; None for a text that is not one."""
+    match = re.fullmatch(r"group-(0|[1-9][0-9]{0,4})", key)
+    return int(match[1]) if match else None
+
+
+def check_service(fields: CheckedFields) -> None:
+    """URLs, lists of URLs, engine labels, and a key that an HTTP header can carry."""
+    dp_size = fields.get("service", "dp_size")
+    for field in URL_FIELDS:
+        value = fields.get("service", field)
+        if isinstance(value, str) and not (field == "reset_url" and value == ""):
+            _check_url(("service", field), value, fields.findings)
+        elif isinstance(value, list):
+            for n, url in enumerate(value):
+                _check_url(("service", field, n), url, fields.findings)
+            if dp_size is not None and len(value) not in (1, dp_size):
+                fields.findings.report(
+                    ("service", field),
+                    "COUNT_MISMATCH",
+                    f"{len(value)} URLs for {_number(dp_size, 'rank')}",
+                    allowed=f"one URL, or one per rank (service.dp_size is {dp_size})",
+                )
+    _check_engine_labels(fields, dp_size)
+    api_key = fields.get("service", "api_key")
+    if api_key and not usable_api_key(api_key):
+        fields.findings.report(
+            ("service", "api_key"), "WRONG_TEXT", "the key cannot be sent in an HTTP header", allowed=API_KEY_PHRASE
+        )
+
+
+def usable_api_key(api_key: str) -> bool:
+    """Whether an HTTP header can carry the key."""
+    return all("!" <= character <= "~" for character in api_key)
+
+
+def _check_engine_labels(fields: CheckedFields, dp_size: int | None) -> None:
+    ranks: dict[int, str] = {}
+    for label in fields.keys("service", "engine_label_map"):
+        path: FieldPath = ("service", "engine_label_map", label)
+        rank = fields.get(*path)
+        if rank is None:
+            continue
+        if dp_size is not None and rank >= dp_size:
+            fields.findings.report(
+                path,
+                "OUT_OF_RANGE",
+                f"there is no rank {rank}: service.dp_size is {dp_size}",
+                allowed=f"an integer from 0 up to {dp_size - 1}",
+            )
+        elif rank in ranks:
+            fields.findings.report(path, "SAID_TWICE", f"rank {rank} already has the label {quoted(ranks[rank])}")
+        else:
+            ranks[rank] = label
+
+
+def _check_url(path: FieldPath, url: str, findings: Findings) -> None:
+    # The URL is not shown: it may hold a password.
+    allowed = 'http:// or https:// and a host, as in "http://127.0.0.1:8000/metrics"'
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        findings.report(path, "WRONG_URL", f"this is not a URL: {error}", allowed=allowed)
+        return
+    if not url.isascii() or any(character.isspace() for character in url):
+        findings.report(path, "WRONG_URL", "the URL holds a space or a character beyond ASCII", allowed=allowed)
+    elif parts.scheme not in ("http", "https"):
+        findings.report(path, "WRONG_URL", "the URL does not begin with http:// or https://", allowed=allowed)
+    elif not host:
+        findings.report(path, "WRONG_URL", "the URL names no host", allowed=allowed)
+    elif "@" in parts.netloc:
+        findings.report(
+            path,
+            "WRONG_URL",
+            "the URL holds a user name or password, and URLs are written into the artifacts",
+            hint="use service.api_key",
+        )
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,129 @@
+"""Length rules of the requests: reading them, their counts, and whether each leaves room for the non-shared part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ais_bench_prefix_cache.errors import Problem
+from ais_bench_prefix_cache.scenario.csv_lengths import INPUT_COLUMNS, OUTPUT_COLUMNS, read_csv_lengths
+from ais_bench_prefix_cache.scenario.field_rules import CheckedFields
+from ais_bench_prefix_cache.scenario.findings import FieldPath
+from ais_bench_prefix_cache.scenario.model import (
+    CsvLengths,
+    ExplicitLengths,
+    FixedLength,
+    LengthRange,
+    LengthSpec,
+    RangeLengths,
+    TruncatedNormalLength,
+    UniformLength,
+)
+
+MOST_SHORT_LENGTHS = 5
+
+
+def read_length_rule(fields: CheckedFields, path: FieldPath, place: Callable[[str], Path]) -> LengthSpec | None:
+    """The rule at ``path``; None where it is not sound. ``place`` resolves a path of the Scenario."""
+    rule = fields.get(*path)
+    if rule is None:
+        return None
+    mode = rule["mode"]
+    if mode == "fixed":
+        return FixedLength(rule["value"])
+    if mode == "explicit":
+        return ExplicitLengths(tuple(rule["values"]))
+    if mode == "range":
+        sound = [_ordered(fields, (*path, "ranges", n), item) for n, item in enumerate(rule["ranges"])]
+        if not all(sound):
+            return None
+        return RangeLengths(tuple(LengthRange(item["min"], item["max"], item["count"]) for item in rule["ranges"]))
+    if mode == "csv":
+        file = place(rule["path"])
+        columns = OUTPUT_COLUMNS if path[-1] == "output_length" else INPUT_COLUMNS
+
+        def report(problem: Problem) -> None:
+            fields.findings.report_elsewhere((*path, "path"), problem)
+
+        values = read_csv_lengths(file, columns, report)
+        return CsvLengths(file, values) if fields.findings.sound(path) else None
+    if not _ordered(fields, path, rule):
+        return None
+    low, high = rule["min"], rule["max"]
+    if mode == "uniform":
+        return UniformLength(low, high)
+    mean = float(rule.get("mean", (low + high) / 2))
+    return TruncatedNormalLength(low, high, mean, float(rule.get("std", default_std(low, high))))
+
+
+def default_std(low: int, high: int) -> float:
+    """A sixth of the interval's width, at least 1: the interval spans three deviations to each side."""
+    return max(1.0, (high - low) / 6)
+
+
+def _ordered(fields: CheckedFields, path: FieldPath, bounds: dict[str, int]) -> bool:
+    if bounds["min"] <= bounds["max"]:
+        return True
+    fields.findings.report(
+        (*path, "max"),
+        "OUT_OF_RANGE",
+        f"max {bounds['max']} is less than min {bounds['min']}",
+        allowed=f"{bounds['min']} or more",
+    )
+    return False
+
+
+def listed_count(rule: LengthSpec) -> int | None:
+    """How many requests a rule is made for; None for a rule that fits any number."""
+    if isinstance(rule, (ExplicitLengths, CsvLengths)):
+        return len(rule.values)
+    if isinstance(rule, RangeLengths):
+        return sum(item.count for item in rule.ranges)
+    return None
+
+
+def check_count(fields: CheckedFields, path: FieldPath, rule: LengthSpec, requests: int, whose: str) -> None:
+    """A rule that lists its requests must list exactly as many as there are."""
+    listed = listed_count(rule)
+    if listed is None or listed == requests:
+        return
+    if isinstance(rule, RangeLengths):
+        at: FieldPath = (*path, "ranges")
+        found = f"the counts of the intervals add up to {listed}"
+    elif isinstance(rule, CsvLengths):
+        at = (*path, "path")
+        found = f"{rule.path.name} has {listed} rows of lengths"
+    else:
+        at = (*path, "values")
+        found = f"{listed} lengths are listed"
+    fields.findings.report(at, "COUNT_MISMATCH", f"{found}, but {whose} {requests}", allowed=f"exactly {requests}")
+
+
+def check_room(fields: CheckedFields, path: FieldPath, rule: LengthSpec, needed: int) -> None:
+    """Every length that a rule can give must hold the ``needed`` tokens that are never shared."""
+    allowed = f"{needed} or more"
+    hint = f"prefix_cache.minimum_non_shared_length is {needed}"
+    short: list[tuple[FieldPath, str | None, int]] = []
+    if isinstance(rule, FixedLength):
+        short = [((*path, "value"), None, rule.value)]
+    elif isinstance(rule, (UniformLength, TruncatedNormalLength)):
+        short = [((*path, "min"), None, rule.min)]
+    elif isinstance(rule, RangeLengths):
+        short = [((*path, "ranges", n, "min"), None, item.min) for n, item in enumerate(rule.ranges)]
+    elif min(rule.values, default=needed) < needed:
+        is_list = isinstance(rule, ExplicitLengths)
+        for n, value in enumerate(rule.values):
+            at = (*path, "values", n) if is_list else (*path, "path")
+            short.append((at, None if is_list else f"row {n + 1}", value))
+    short = [item for item in short if item[2] < needed]
+    for at, row, value in short[:MOST_SHORT_LENGTHS]:
+        subject = f"{row} has length {value}, which" if row else str(value)
+        fields.findings.report(
+            at,
+            "TOO_SHORT",
+            f"{subject} cannot hold the {needed} tokens that are never shared",
+            allowed=allowed,
+            hint=hint,
+        )
+    if len(short) > MOST_SHORT_LENGTHS:
+        fields.findings.report(path, "MORE_PROBLEMS", f"{len(short) - MOST_SHORT_LENGTHS} more lengths are too short")

@@ -1,0 +1,432 @@
+"""The HTTP side: routes, answers and streams around the engines."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import secrets
+import sys
+import traceback
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from time import time
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ais_bench_prefix_cache import __version__
+from ais_bench_prefix_cache.server.configuration import ServerConfiguration
+from ais_bench_prefix_cache.server.engine import Engine, EngineBalancer, GeneratedToken, Generation
+from ais_bench_prefix_cache.server.metrics import CONTENT_TYPE, ServerMetrics
+from ais_bench_prefix_cache.server.protocol import (
+    ApiError,
+    GenerationCall,
+    parse_body,
+    parse_boolean_query,
+    parse_chat,
+    parse_completion,
+    parse_rank,
+    parse_tokenize,
+)
+from ais_bench_prefix_cache.server.tokenization import ServerTokenizer
+
+IMITATED_VLLM_VERSION = "0.32.0"
+SYSTEM_FINGERPRINT = f"ais-bench-prefix-cache-{__version__}"
+RANK_HEADER = "x-data-parallel-rank"
+
+FaultHook = Callable[[Request], Awaitable[Response | None]]
+"""Called before each generation request; waits to delay it, returns a response to answer in its place."""
+
+
+def create_application(
+    configuration: ServerConfiguration,
+    tokenizer: ServerTokenizer,
+    *,
+    api_key: str | None = None,
+    fault_hook: FaultHook | None = None,
+) -> Starlette:
+    """The ASGI application of one server, its engines and its counters."""
+    service = _Service(configuration, tokenizer, fault_hook)
+    routes = [
+        Route("/health", service.health, methods=["GET"]),
+        Route("/version", service.version, methods=["GET"]),
+        Route("/metrics", service.metrics_text, methods=["GET"]),
+        Route("/v1/models", service.models, methods=["GET"]),
+        Route("/v1/completions", service.completions, methods=["POST"]),
+        Route("/v1/chat/completions", service.chat_completions, methods=["POST"]),
+        Route("/tokenize", service.tokenize, methods=["POST"]),
+        Route("/detokenize", service.detokenize, methods=["POST"]),
+    ]
+    if configuration.reset_mode != "missing":
+        routes.append(Route("/reset_prefix_cache", service.reset_prefix_cache, methods=["POST"]))
+    return Starlette(
+        routes=routes,
+        lifespan=service.lifespan,
+        middleware=[Middleware(_BearerAuthentication, api_key=api_key)] if api_key else [],
+        exception_handlers={
+            ApiError: _api_error,
+            Exception: _internal_error,
+            404: lambda _request, _error: JSONResponse({"detail": "Not Found"}, 404),
+            405: lambda _request, error: JSONResponse({"detail": "Method Not Allowed"}, 405, headers=error.headers),
+        },
+    )
+
+
+class _BearerAuthentication:
+    """401 for ``/v1`` without the key; everything else is open, as on vLLM."""
+
+    def __init__(self, app: ASGIApp, api_key: str) -> None:
+        self._app = app
+        self._digest = hashlib.sha256(f"bearer {api_key}".encode()).digest()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/v1") and scope["method"] != "OPTIONS":
+            scheme, _, key = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+            digest = hashlib.sha256(scheme.lower() + b" " + key).digest()
+            if not secrets.compare_digest(digest, self._digest):
+                await JSONResponse({"error": "Unauthorized"}, 401)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _api_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return JSONResponse(error.body, error.status)
+
+
+def _internal_error(_request: Request, error: Exception) -> Response:
+    """A fault of ours: seen on stderr, and answered as vLLM answers its own."""
+    traceback.print_exception(error, file=sys.stderr)
+    body = ApiError(500, f"{type(error).__name__}: {error}", kind="InternalServerError").body
+    return JSONResponse(body, 500)
+
+
+@dataclass
+class _Choice:
+    """What has been generated for one choice of an answer."""
+
+    prompt_tokens: int
+    token_ids: list[int] = field(default_factory=list)
+    hit_tokens: int = 0
+
+
+@dataclass
+class _Answer:
+    """A call under way: its requests in the engines and what they have produced."""
+
+    call: GenerationCall
+    generations: list[tuple[Engine, Generation]]
+    choices: list[_Choice]
+    output: asyncio.Queue[GeneratedToken]
+    created: int
+    hit_tokens_of_first_token: int | None = None
+
+    async def tokens(self) -> AsyncIterator[GeneratedToken]:
+        """The tokens of all choices as they come; when the reader stops early, the rest is aborted."""
+        unfinished = len(self.choices)
+        try:
+            while unfinished:
+                token = await self.output.get()
+                choice = self.choices[token.choice]
+                choice.token_ids.append(token.token_id)
+                choice.hit_tokens = token.hit_tokens
+                if self.hit_tokens_of_first_token is None:
+                    self.hit_tokens_of_first_token = token.hit_tokens
+                unfinished -= token.finished
+                yield token
+        finally:
+            for engine, generation in self.generations:
+                engine.abort(generation)
+
+
+class _Service:
+    """The endpoints of one server."""
+
+    def __init__(
+        self, configuration: ServerConfiguration, tokenizer: ServerTokenizer, fault_hook: FaultHook | None
+    ) -> None:
+        self._configuration = configuration
+        self._tokenizer = tokenizer
+        self._fault_hook = fault_hook
+        self._metrics = ServerMetrics(configuration)
+        self._engines = [
+            Engine(configuration, tokenizer, self._metrics.engines[rank] if self._metrics.engines else None)
+            for rank in range(configuration.data_parallel_size)
+        ]
+        self._balancer = EngineBalancer(self._engines)
+        self._num_calls = 0
+        self._started = int(time())
+
+    @asynccontextmanager
+    async def lifespan(self, _application: Starlette) -> AsyncIterator[None]:
+        loops = [asyncio.create_task(engine.run()) for engine in self._engines]
+        for loop in loops:
+            loop.add_done_callback(_report_dead_engine)
+        try:
+            yield
+        finally:
+            for loop in loops:
+                loop.cancel()
+
+    async def health(self, _request: Request) -> Response:
+        return Response()
+
+    async def version(self, _request: Request) -> Response:
+        return JSONResponse({"version": IMITATED_VLLM_VERSION, "embedded_server": __version__})
+
+    async def metrics_text(self, _request: Request) -> Response:
+        for engine in self._engines:
+            engine.refresh_gauges()
+        return Response(self._metrics.exposition(), media_type=CONTENT_TYPE)
+
+    async def models(self, _request: Request) -> Response:
+        model = {
+            "id": self._configuration.model,
+            "object": "model",
+            "created": self._started,
+            "owned_by": "ais-bench-prefix-cache",
+            "root": self._configuration.model,
+            "parent": None,
+            "max_model_len": self._configuration.max_model_len,
+            "permission": [],
+        }
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def tokenize(self, request: Request) -> Response:
+        body = await _body(request)
+        token_ids = parse_tokenize(body, model=self._configuration.model, tokenizer=self._tokenizer)
+        strings = self._tokenizer.token_strings(token_ids) if body.get("return_token_strs") is True else None
+        return JSONResponse(
+            {
+                "count": len(token_ids),
+                "max_model_len": self._configuration.max_model_len,
+                "tokens": token_ids,
+                "token_strs": strings,
+            }
+        )
+
+    async def detokenize(self, request: Request) -> Response:
+        body = await _body(request)
+        return JSONResponse({"prompt": self._tokenizer.decode(body.get("tokens", []))})
+
+    async def reset_prefix_cache(self, request: Request) -> Response:
+        preempt = parse_boolean_query(request.query_params.get("reset_running_requests"), "reset_running_requests")
+        if self._configuration.reset_mode != "ok":
+            return JSONResponse({"success": self._configuration.reset_mode == "noop"})
+        # Every engine is asked, whatever the others say: idle ones are reset although a busy one refuses.
+        answers = [engine.reset(preempt_running=preempt) for engine in self._engines]
+        return JSONResponse({"success": all(answers)})
+
+    async def completions(self, request: Request) -> Response:
+        return await self._generate(request, parse_completion, _CompletionFormat())
+
+    async def chat_completions(self, request: Request) -> Response:
+        return await self._generate(request, parse_chat, _ChatFormat())
+
+    async def _generate(
+        self, request: Request, parse: Callable[..., GenerationCall], answer_format: _CompletionFormat | _ChatFormat
+    ) -> Response:
+        self._num_calls += 1
+        if self._configuration.fail_every and self._num_calls % self._configuration.fail_every == 0:
+            raise ApiError(500, "This request was made to fail.", kind="InternalServerError")
+        if self._fault_hook and (response := await self._fault_hook(request)) is not None:
+            return response
+        call = parse(
+            await _body(request),
+            model=self._configuration.model,
+            max_model_len=self._configuration.max_model_len,
+            tokenizer=self._tokenizer,
+        )
+        answer = self._submit(call, request.headers.get(RANK_HEADER))
+        identity = answer_format.prefix + (request.headers.get("x-request-id") or uuid.uuid4().hex)
+        envelope = {"id": identity, "created": answer.created, "model": self._configuration.model}
+        if call.stream:
+            return StreamingResponse(
+                self._stream(answer, answer_format, envelope), media_type="text/event-stream; charset=utf-8"
+            )
+        if not await _collect(answer, request):
+            return Response(status_code=499)
+        choices = [answer_format.choice(index, self._text(answer, index)) for index in range(len(answer.choices))]
+        return JSONResponse(
+            {
+                **envelope,
+                "object": answer_format.object_name,
+                "choices": choices,
+                "service_tier": None,
+                "system_fingerprint": SYSTEM_FINGERPRINT,
+                "usage": self._usage(answer, details=True),
+                "kv_transfer_params": None,
+            }
+        )
+
+    def _submit(self, call: GenerationCall, rank_header: str | None) -> _Answer:
+        rank = None
+        if not self._configuration.ignore_rank_header:
+            rank = parse_rank(rank_header, len(self._engines))
+        output: asyncio.Queue[GeneratedToken] = asyncio.Queue()
+        generations: list[tuple[Engine, Generation]] = []
+        choices: list[_Choice] = []
+        for prompt, max_tokens in zip(call.prompts, call.max_tokens, strict=True):
+            for repetition in range(call.n):
+                engine = self._balancer.choose() if rank is None else self._engines[rank]
+                generation = engine.submit(
+                    prompt,
+                    max_tokens,
+                    output,
+                    choice=len(choices),
+                    seed=repetition,
+                    extra_keys=call.extra_keys,
+                )
+                generations.append((engine, generation))
+                choices.append(_Choice(len(prompt)))
+        return _Answer(call, generations, choices, output, int(time()))
+
+    async def _stream(
+        self, answer: _Answer, answer_format: _CompletionFormat | _ChatFormat, envelope: Mapping[str, Any]
+    ) -> AsyncIterator[bytes]:
+        call = answer.call
+        envelope = {**envelope, "object": answer_format.chunk_name}
+
+        def event(choices: list[dict[str, Any]], **more: Any) -> bytes:
+            return b"data: " + _json({**envelope, "choices": choices, **more}) + b"\n\n"
+
+        for choice in answer_format.opening(len(answer.choices)):
+            yield event([choice])
+        begun: set[int] = set()
+        async for token in answer.tokens():
+            text = self._tokenizer.output_text(token.token_id)
+            if call.echo and token.choice not in begun:
+                text = self._prompt_text(answer, token.choice) + text
+            begun.add(token.choice)
+            more = {"usage": self._usage(answer, details=False)} if call.continuous_usage else {}
+            yield event([answer_format.piece(token.choice, text, token.finished)], **more)
+        if call.include_usage:
+            usage = self._usage(answer, details=True)
+            yield event([], usage=usage, system_fingerprint=SYSTEM_FINGERPRINT)
+        yield b"data: [DONE]\n\n"
+
+    def _usage(self, answer: _Answer, *, details: bool) -> dict[str, Any]:
+        # The prompt of several choices counts once, whatever n is.
+        prompt_tokens = sum(len(prompt) for prompt in answer.call.prompts)
+        completion_tokens = sum(len(choice.token_ids) for choice in answer.choices)
+        usage: dict[str, Any] = {
+            "prompt_tokens": prompt_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+            "completion_tokens": completion_tokens,
+        }
+        if details:
+            # Of several prompts vLLM reports one: the first to answer in a stream, else the last of the list.
+            first, last = answer.hit_tokens_of_first_token, answer.choices[-1].hit_tokens
+            usage["prompt_tokens_details"] = (
+                {"cached_tokens": first if answer.call.stream else last}
+                if self._configuration.enable_prompt_tokens_details
+                else None
+            )
+        return usage
+
+    def _text(self, answer: _Answer, index: int) -> str:
+        text = "".join(self._tokenizer.output_text(token_id) for token_id in answer.choices[index].token_ids)
+        return self._prompt_text(answer, index) + text if answer.call.echo else text
+
+    def _prompt_text(self, answer: _Answer, index: int) -> str:
+        return self._tokenizer.decode(answer.call.prompts[index // answer.call.n])
+
+
+class _CompletionFormat:
+    """How ``/v1/completions`` words an answer."""
+
+    prefix = "cmpl-"
+    object_name = "text_completion"
+    chunk_name = "text_completion"
+
+    def choice(self, index: int, text: str) -> dict[str, Any]:
+        return self.piece(index, text, finished=True)
+
+    def opening(self, _count: int) -> Iterator[dict[str, Any]]:
+        return iter(())
+
+    def piece(self, index: int, text: str, finished: bool) -> dict[str, Any]:
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": None,
+            "finish_reason": "length" if finished else None,
+            "stop_reason": None,
+        }
+
+
+class _ChatFormat:
+    """How ``/v1/chat/completions`` words an answer."""
+
+    prefix = "chatcmpl-"
+    object_name = "chat.completion"
+    chunk_name = "chat.completion.chunk"
+
+    def choice(self, index: int, text: str) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": text},
+            "logprobs": None,
+            "finish_reason": "length",
+            "stop_reason": None,
+        }
+
+    def opening(self, count: int) -> Iterator[dict[str, Any]]:
+        for index in range(count):
+            yield {
+                "index": index,
+                "delta": {"role": "assistant", "content": ""},
+                "logprobs": None,
+                "finish_reason": None,
+            }
+
+    def piece(self, index: int, text: str, finished: bool) -> dict[str, Any]:
+        return {
+            "index": index,
+            "delta": {"content": text},
+            "logprobs": None,
+            "finish_reason": "length" if finished else None,
+        }
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    return parse_body(await request.body(), request.headers.get("content-type", ""))
+
+
+async def _collect(answer: _Answer, request: Request) -> bool:
+    """Wait for the whole answer; ``False`` where the client went away before it was there."""
+
+    async def drain() -> None:
+        async for _token in answer.tokens():
+            pass
+
+    async def disconnected() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = {asyncio.create_task(drain()), asyncio.create_task(disconnected())}
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return all(generation.num_output_tokens >= generation.max_tokens for _engine, generation in answer.generations)
+
+
+def _report_dead_engine(loop: asyncio.Task[None]) -> None:
+    """An engine's loop ends only by being cancelled; anything else is a fault of ours and must be seen."""
+    if not loop.cancelled() and (error := loop.exception()) is not None:
+        traceback.print_exception(error, file=sys.stderr)
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()

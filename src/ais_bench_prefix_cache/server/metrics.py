@@ -1,0 +1,178 @@
+"""The part of vLLM 0.32's ``/metrics`` that this tool reads, under the same names, labels and types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from ais_bench_prefix_cache.server.configuration import ServerConfiguration
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
+PROMPT_TOKEN_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
+SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
+
+TOKEN_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000)
+FIRST_TOKEN_BUCKETS = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+TOKEN_GAP_BUCKETS = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+LATENCY_BUCKETS = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0),
+    *(50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+STEP_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+class ServerMetrics:
+    """The registry of one server; nothing is shared between servers of one process."""
+
+    def __init__(self, configuration: ServerConfiguration) -> None:
+        self._registry = CollectorRegistry()
+        PlatformCollector(registry=self._registry)
+        ProcessCollector(registry=self._registry)
+        self.engines: list[EngineMetrics] = []
+        if configuration.disable_log_stats:
+            return
+        families = _Families(self._registry)
+        self.engines = [
+            EngineMetrics(families, configuration.model, engine) for engine in range(configuration.data_parallel_size)
+        ]
+        _describe_cache(self._registry, configuration)
+
+    def exposition(self) -> bytes:
+        """The whole text."""
+        return generate_latest(self._registry)
+
+
+class _Families:
+    """The metric families, each of them once for all engines."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, documentation: str, *labels: str) -> Any:
+            return Counter(f"vllm:{name}", documentation, ("model_name", "engine", *labels), registry=registry)
+
+        def gauge(name: str, documentation: str, *labels: str) -> Any:
+            return Gauge(f"vllm:{name}", documentation, ("model_name", "engine", *labels), registry=registry)
+
+        def histogram(name: str, documentation: str, buckets: tuple[float, ...]) -> Any:
+            return Histogram(
+                f"vllm:{name}", documentation, ("model_name", "engine"), buckets=buckets, registry=registry
+            )
+
+        self.running = gauge("num_requests_running", "Requests in the batch.")
+        self.waiting = gauge("num_requests_waiting", "Requests in the waiting queue.")
+        self.sleep_state = gauge("engine_sleep_state", "1 for the state that the engine is in.", "sleep_state")
+        self.kv_cache_usage = gauge("kv_cache_usage_perc", "Share of KV-cache blocks that requests hold, 0 to 1.")
+        self.queries = counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
+        self.hits = counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
+        self.external_queries = counter("external_prefix_cache_queries", "Tokens looked up in a KV connector: none.")
+        self.external_hits = counter("external_prefix_cache_hits", "Tokens found in a KV connector: none.")
+        self.mm_queries = counter("mm_cache_queries", "Items looked up in the multimodal cache: none.")
+        self.mm_hits = counter("mm_cache_hits", "Items found in the multimodal cache: none.")
+        self.preemptions = counter("num_preemptions", "Times that a running request had to start again.")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of requests with a first token.")
+        self.prompt_tokens_by_source = counter(
+            "prompt_tokens_by_source", "The same, by where they came from.", "source"
+        )
+        self.prompt_tokens_cached = counter("prompt_tokens_cached", "Those of them that came from a cache.")
+        self.generation_tokens = counter("generation_tokens", "Generated tokens.")
+        self.success = counter("request_success", "Finished requests.", "finished_reason")
+        self.request_prompt_tokens = histogram("request_prompt_tokens", "Prompt tokens of a request.", TOKEN_BUCKETS)
+        self.request_generation_tokens = histogram(
+            "request_generation_tokens", "Generated tokens of a request.", TOKEN_BUCKETS
+        )
+        self.step_tokens = histogram("iteration_tokens_total", "Tokens computed in a step.", STEP_TOKEN_BUCKETS)
+        self.time_to_first_token = histogram(
+            "time_to_first_token_seconds", "From arrival to the first token.", FIRST_TOKEN_BUCKETS
+        )
+        self.inter_token_latency = histogram(
+            "inter_token_latency_seconds", "Between two tokens of a request.", TOKEN_GAP_BUCKETS
+        )
+        self.time_per_output_token = histogram(
+            "request_time_per_output_token_seconds",
+            "Mean time of a request's tokens after the first.",
+            TOKEN_GAP_BUCKETS,
+        )
+        self.e2e_latency = histogram("e2e_request_latency_seconds", "From arrival to the last token.", LATENCY_BUCKETS)
+        self.queue_time = histogram("request_queue_time_seconds", "From arrival to the first step.", LATENCY_BUCKETS)
+        self.prefill_time = histogram(
+            "request_prefill_time_seconds", "From the first step to the first token.", LATENCY_BUCKETS
+        )
+        self.decode_time = histogram(
+            "request_decode_time_seconds", "From the first token to the last.", LATENCY_BUCKETS
+        )
+        self.inference_time = histogram(
+            "request_inference_time_seconds", "From the first step to the last token.", LATENCY_BUCKETS
+        )
+
+
+class EngineMetrics:
+    """The children of one engine, present from the start as vLLM's are."""
+
+    def __init__(self, families: _Families, model: str, engine: int) -> None:
+        def child(family: Any, **labels: str) -> Any:
+            return family.labels(model_name=model, engine=str(engine), **labels)
+
+        self.running = child(families.running)
+        self.waiting = child(families.waiting)
+        self.kv_cache_usage = child(families.kv_cache_usage)
+        self.queries = child(families.queries)
+        self.hits = child(families.hits)
+        for unused in (families.external_queries, families.external_hits, families.mm_queries, families.mm_hits):
+            child(unused)
+        for state in SLEEP_STATES:
+            child(families.sleep_state, sleep_state=state).set(state == "awake")
+        self.preemptions = child(families.preemptions)
+        self.prompt_tokens = child(families.prompt_tokens)
+        sources = {source: child(families.prompt_tokens_by_source, source=source) for source in PROMPT_TOKEN_SOURCES}
+        self.prompt_tokens_computed = sources["local_compute"]
+        self.prompt_tokens_hit = sources["local_cache_hit"]
+        self.prompt_tokens_cached = child(families.prompt_tokens_cached)
+        self.generation_tokens = child(families.generation_tokens)
+        self.success = {reason: child(families.success, finished_reason=reason) for reason in FINISHED_REASONS}
+        self.request_prompt_tokens = child(families.request_prompt_tokens)
+        self.request_generation_tokens = child(families.request_generation_tokens)
+        self.step_tokens = child(families.step_tokens)
+        self.time_to_first_token = child(families.time_to_first_token)
+        self.inter_token_latency = child(families.inter_token_latency)
+        self.time_per_output_token = child(families.time_per_output_token)
+        self.e2e_latency = child(families.e2e_latency)
+        self.queue_time = child(families.queue_time)
+        self.prefill_time = child(families.prefill_time)
+        self.decode_time = child(families.decode_time)
+        self.inference_time = child(families.inference_time)
+
+
+def _describe_cache(registry: CollectorRegistry, configuration: ServerConfiguration) -> None:
+    """``vllm:cache_config_info``: a series for each engine; the number of blocks is the sum over engines."""
+    block_size, ranks = configuration.block_size, configuration.data_parallel_size
+    kv_cache_size_tokens = configuration.num_blocks * block_size
+    values = {
+        "block_size": block_size,
+        "effective_attention_block_size": block_size,
+        "enable_prefix_caching": configuration.enable_prefix_caching,
+        "gpu_memory_utilization": 0.92,
+        "kv_cache_max_concurrency": kv_cache_size_tokens / configuration.max_model_len,
+        "kv_cache_size_tokens": kv_cache_size_tokens,
+        "num_cpu_blocks": None,
+        "num_gpu_blocks": configuration.num_blocks * ranks,
+        "num_gpu_blocks_override": configuration.num_blocks,
+        "prefix_caching_hash_algo": "blake2b",
+        "sliding_window": None,
+        "user_specified_block_size": True,
+    }
+    info = Gauge(
+        "vllm:cache_config_info", "What the KV cache of each engine is.", (*values, "engine"), registry=registry
+    )
+    for engine in range(ranks):
+        info.labels(**{name: str(value) for name, value in values.items()}, engine=str(engine)).set(1)

@@ -1,0 +1,304 @@
+"""Requests of the OpenAI-compatible API: what a body must be, and the errors that vLLM 0.32 answers otherwise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ais_bench_prefix_cache.kvcache.block_hash import ExtraKeys
+from ais_bench_prefix_cache.server.tokenization import ServerTokenizer
+
+DEFAULT_MAX_TOKENS = 16
+"""Of ``/v1/completions``; a chat answer may fill the model's length."""
+
+
+class ApiError(Exception):
+    """An answer that is an error: its status and its body."""
+
+    def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+@dataclass(frozen=True)
+class GenerationCall:
+    """A checked request for completions of one or more prompts."""
+
+    prompts: Sequence[Sequence[int]]
+    max_tokens: Sequence[int]
+    n: int
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+    echo: bool
+    extra_keys: ExtraKeys | None
+
+
+def parse_body(content: bytes, content_type: str) -> dict[str, Any]:
+    """The JSON object of a request."""
+    if not content:
+        raise _validation_error("missing", "body", "Field required", "None")
+    if "json" not in content_type:
+        raise ApiError(
+            400,
+            "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed",
+            kind="Bad Request",
+        )
+    try:
+        body = json.loads(content)
+    except ValueError as error:
+        # Python names the position in characters; bytes that are no UTF-8 have none.
+        position = error.pos if isinstance(error, json.JSONDecodeError) else 0
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "There was an error parsing the body"
+        raise _validation_error(
+            "json_invalid", f"body.{position}", "JSON decode error", "<dict of 0 items>", {"error": reason}
+        ) from None
+    if not isinstance(body, dict):
+        raise _validation_error(
+            "model_attributes_type",
+            "body",
+            "Input should be a valid dictionary or object to extract fields from",
+            _shown(body),
+        )
+    return body
+
+
+def check_model(body: Mapping[str, Any], model: str) -> None:
+    """A body may leave the model out, but must not name another one."""
+    asked = body.get("model")
+    if asked and asked != model:
+        raise ApiError(
+            404,
+            f"The model `{asked}` does not exist. Valid aliases: {model}.",
+            kind="NotFoundError",
+            param="model",
+        )
+
+
+def parse_completion(
+    body: Mapping[str, Any], *, model: str, max_model_len: int, tokenizer: ServerTokenizer
+) -> GenerationCall:
+    """A body of ``/v1/completions``."""
+    n = _integer(body, "n", 1)
+    max_tokens = _integer(body, "max_tokens", DEFAULT_MAX_TOKENS)
+    prompt = body.get("prompt")
+    if prompt is None or prompt == "":
+        raise ApiError(
+            400, "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)", param="prompt"
+        )
+    _check_stream_options(body)
+    check_model(body, model)
+    special = body.get("add_special_tokens", True) is not False
+    prompts = [
+        tokenizer.encode(item, add_special_tokens=special) if isinstance(item, str) else item
+        for item in _prompt_list(prompt)
+    ]
+    return _generation_call(body, prompts, n, max_tokens, max_model_len, tokenizer)
+
+
+def parse_chat(
+    body: Mapping[str, Any], *, model: str, max_model_len: int, tokenizer: ServerTokenizer
+) -> GenerationCall:
+    """A body of ``/v1/chat/completions``; content is text or a list of text parts."""
+    n = _integer(body, "n", 1)
+    max_tokens = _integer(body, "max_completion_tokens", _integer(body, "max_tokens", max_model_len))
+    _check_stream_options(body)
+    prompt = _chat_prompt(body, model, tokenizer)
+    return _generation_call(body, [prompt], n, max_tokens, max_model_len, tokenizer)
+
+
+def parse_tokenize(body: Mapping[str, Any], *, model: str, tokenizer: ServerTokenizer) -> list[int]:
+    """The ids that a body of ``/tokenize``, of either form, asks for."""
+    if "messages" in body:
+        return _chat_prompt(body, model, tokenizer)
+    prompt = body.get("prompt")
+    if prompt is None:
+        raise _validation_error("missing", "body.prompt", "Field required", _shown(body))
+    if not isinstance(prompt, str):
+        raise _validation_error("string_type", "body.prompt", "Input should be a valid string", _shown(prompt))
+    check_model(body, model)
+    return tokenizer.encode(prompt, add_special_tokens=body.get("add_special_tokens", True) is not False)
+
+
+def parse_rank(header: str | None, ranks: int) -> int | None:
+    """The rank that ``X-data-parallel-rank`` asks for; what is no number is ignored."""
+    try:
+        rank = int(header or "")
+    except ValueError:
+        return None
+    if not 0 <= rank < ranks:
+        raise ApiError(400, f"data_parallel_rank {rank} is out of range [0, {ranks}).")
+    return rank
+
+
+def parse_boolean_query(value: str | None, name: str) -> bool:
+    """A query parameter that is true or false, and false where it is absent."""
+    text = (value or "false").lower()
+    if text in ("true", "1", "yes", "on", "t", "y"):
+        return True
+    if text in ("false", "0", "no", "off", "f", "n"):
+        return False
+    raise _validation_error(
+        "bool_parsing", f"query.{name}", "Input should be a valid boolean, unable to interpret input", text
+    )
+
+
+def _chat_prompt(body: Mapping[str, Any], model: str, tokenizer: ServerTokenizer) -> list[int]:
+    messages = body.get("messages")
+    if messages is None:
+        raise _validation_error("missing", "body.messages", "Field required", _shown(body))
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise _validation_error("list_type", "body.messages", "Input should be a valid list", _shown(messages))
+    check_model(body, model)
+    if not messages:
+        raise ApiError(400, "Cannot apply chat template to an empty conversation. Provide at least one message.")
+    conversation = [
+        {"role": str(message.get("role", "user")), "content": _text_content(message.get("content"))}
+        for message in messages
+    ]
+    return tokenizer.encode_chat(
+        conversation,
+        add_generation_prompt=body.get("add_generation_prompt", True) is not False,
+        add_special_tokens=body.get("add_special_tokens", False) is True,
+    )
+
+
+def _text_content(content: Any) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    texts = []
+    for part in content if isinstance(content, list) else [content]:
+        if not isinstance(part, dict) or part.get("type") != "text":
+            raise ApiError(400, "This embedded server understands text parts only.", param="messages")
+        texts.append(str(part.get("text", "")))
+    return "\n".join(texts)
+
+
+def _generation_call(
+    body: Mapping[str, Any],
+    prompts: Sequence[Sequence[int]],
+    n: int,
+    max_tokens: int,
+    max_model_len: int,
+    tokenizer: ServerTokenizer,
+) -> GenerationCall:
+    if not prompts:
+        raise ApiError(400, "You must pass at least one prompt")
+    limits = []
+    for prompt in prompts:
+        if len(prompt) > max_model_len:
+            raise ApiError(
+                400,
+                f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains "
+                f"{len(prompt)} input tokens, which exceeds this limit even without any output tokens. Please reduce "
+                f"the length of the input prompt. (parameter=input_tokens, value={len(prompt)})",
+                param="input_tokens",
+            )
+        if not prompt:
+            raise ApiError(400, "The decoder prompt cannot be empty")
+        for token_id in prompt:
+            if token_id >= tokenizer.vocabulary_size:
+                raise ApiError(400, f"Token id {token_id} is out of vocabulary")
+        limit = min(max_tokens, max_model_len - len(prompt))
+        if limit < 1:
+            raise ApiError(
+                400,
+                f"max_tokens must be at least 1, got {limit}. (parameter=max_tokens, value={limit})",
+                param="max_tokens",
+            )
+        limits.append(limit)
+    if n < 1:
+        raise ApiError(400, f"n must be at least 1, got {n}.")
+    if n > 1 and body.get("temperature") == 0:
+        raise ApiError(400, f"n must be 1 when using greedy sampling, got {n}.")
+    options = body.get("stream_options") or {}
+    salt = body.get("cache_salt")
+    return GenerationCall(
+        prompts=prompts,
+        max_tokens=limits,
+        n=n,
+        stream=body.get("stream") is True,
+        include_usage=options.get("include_usage") is True,
+        continuous_usage=options.get("continuous_usage_stats") is True,
+        echo=body.get("echo") is True,
+        extra_keys=ExtraKeys(cache_salt=salt) if isinstance(salt, str) and salt else None,
+    )
+
+
+def _prompt_list(prompt: Any) -> list[str | list[int]]:
+    """One prompt or many, each text or ids, as a list of prompts."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, list):
+        if not prompt:
+            return []
+        if all(_is_token_id(item) for item in prompt):
+            return [prompt]
+        if all(isinstance(item, str) for item in prompt):
+            return list(prompt)
+        if all(isinstance(item, list) and all(_is_token_id(token_id) for token_id in item) for item in prompt):
+            return list(prompt)
+    raise _validation_error(
+        "prompt_type", "body.prompt", "Input should be text, token ids, or a list of either", _shown(prompt)
+    )
+
+
+def _is_token_id(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _check_stream_options(body: Mapping[str, Any]) -> None:
+    options = body.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise _validation_error(
+            "model_attributes_type",
+            "body.stream_options",
+            "Input should be a valid dictionary or object to extract fields from",
+            _shown(options),
+        )
+    if options is not None and body.get("stream") is not True:
+        raise ApiError(
+            400,
+            "Stream options can only be defined when `stream=True`. (parameter=stream_options)",
+            param="stream_options",
+        )
+
+
+def _integer(body: Mapping[str, Any], name: str, default: int) -> int:
+    value = body.get(name)
+    if value is None:
+        return default
+    if type(value) is int:
+        return value
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            raise _validation_error(
+                "int_parsing",
+                f"body.{name}",
+                "Input should be a valid integer, unable to parse string as an integer",
+                value,
+            ) from None
+    raise _validation_error("int_type", f"body.{name}", "Input should be a valid integer", _shown(value))
+
+
+def _validation_error(
+    kind: str, location: str, message: str, shown: str, context: Mapping[str, str] | None = None
+) -> ApiError:
+    details: dict[str, Any] = {"type": kind, "loc": location, "msg": message, "input": shown}
+    if context:
+        details["ctx"] = dict(context)
+    return ApiError(400, f"1 validation error:\n  {details}", kind="Bad Request", param=location)
+
+
+def _shown(value: Any) -> str:
+    """A value as an error may show it: containers by their size only."""
+    if isinstance(value, dict | list):
+        return f"<{type(value).__name__} of {len(value)} items>"
+    return str(value)

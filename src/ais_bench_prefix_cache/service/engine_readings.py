@@ -1,0 +1,47 @@
+"""From metrics texts to readings per engine, through the same parser that analyses a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ais_bench_prefix_cache.analysis.snapshot import EngineCounters, read_engines
+from ais_bench_prefix_cache.errors import ServiceError, SnapshotError
+from ais_bench_prefix_cache.scenario.model import ServiceConfig
+from ais_bench_prefix_cache.service.counters import Counter, EngineId, Reading
+from ais_bench_prefix_cache.service.preflight import EngineFacts
+
+
+def engine_id(counters: EngineCounters) -> EngineId:
+    """How this room names an engine."""
+    return EngineId(counters.source, counters.engine or "")
+
+
+def reading_parser(config: ServiceConfig) -> Callable[[Sequence[str]], Reading]:
+    """The parser for a :class:`~ais_bench_prefix_cache.service.scraping.CounterReader` of this service."""
+
+    def parse(texts: Sequence[str]) -> Reading:
+        engines = engines_of(config, texts)
+        return Reading(tuple(texts), {engine_id(each): Counter(each.queries, each.hits) for each in engines})
+
+    return parse
+
+
+def engines_of(config: ServiceConfig, texts: Sequence[str]) -> list[EngineCounters]:
+    """All engines in the texts of ``config.metrics_urls``; what is wrong with a text is the service's fault here."""
+    try:
+        return read_engines(texts, model=config.model, engine=config.engine, where=config.metrics_urls)
+    except SnapshotError as error:
+        raise ServiceError(error.problems) from error
+
+
+def engine_facts(config: ServiceConfig, texts: Sequence[str]) -> Mapping[EngineId, EngineFacts]:
+    """What each engine tells about its cache."""
+    facts = {}
+    for each in engines_of(config, texts):
+        told = each.config
+        facts[engine_id(each)] = (
+            EngineFacts()
+            if told is None
+            else EngineFacts(told.block_size, told.prefix_caching, told.kv_cache_size_tokens)
+        )
+    return facts

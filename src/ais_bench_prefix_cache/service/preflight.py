@@ -1,0 +1,283 @@
+"""Everything that can be known before a request is sent that counts.
+
+All failed checks come at once, each with what to change. What the server does not tell is a note, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ais_bench_prefix_cache.errors import PrefixCacheError, Problem, ServiceError
+from ais_bench_prefix_cache.service.client import ServedModel, ServiceClient
+from ais_bench_prefix_cache.service.counters import EngineId
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What an engine says about its cache; None: it does not say. ``capacity_tokens`` is its own, not a sum."""
+
+    block_size: int | None = None
+    prefix_caching: bool | None = None
+    capacity_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class SamplePrompt:
+    """One prompt of a group, and how many tokens ``prepare`` counted in it."""
+
+    group_id: str
+    prompt: str
+    input_tokens: int
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the data set asks of a server. ``longest_request_tokens`` is the largest input + output of one request."""
+
+    mode: str
+    block_size: int
+    longest_request_tokens: int
+    canonical_prefix_tokens: Mapping[str, int]
+    samples: tuple[SamplePrompt, ...]
+
+
+@dataclass
+class Preflight:
+    """What was found out. ``facts`` is JSON-ready (``runtime.precheck``)."""
+
+    notes: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def check_inference(client: ServiceClient, workload: Workload, encode: Callable[[str], Sequence[int]]) -> Preflight:
+    """Every entry point answers, serves the model, takes the longest request and tokenizes as ``encode`` does.
+
+    ``encode`` is called only where a server offers ``/tokenize``. Raises ServiceError with all problems.
+    """
+    result = Preflight()
+    problems: list[Problem] = []
+    for position, base_url in enumerate(client.base_urls):
+        try:
+            models = client.models(position)
+        except PrefixCacheError as error:
+            problems.extend(error.problems)
+            continue
+        problems.extend(_model_problems(client, base_url, models, workload, result))
+        # A model that is not there cannot be asked for its tokens.
+        if any(model.name == client.config.model for model in models):
+            problems.extend(_tokenizer_problems(client, position, workload, encode, result))
+        version = client.version(position)
+        if version is not None:
+            result.facts.setdefault("versions", {})[base_url] = version
+    problems.extend(_request_field_problems(client))
+    if problems:
+        raise ServiceError(problems)
+    return result
+
+
+def check_engines(client: ServiceClient, workload: Workload, engines: Mapping[EngineId, EngineFacts]) -> Preflight:
+    """The engines behind ``/metrics``: their number, block size, whether they cache, and their capacity.
+
+    Raises ServiceError with all problems.
+    """
+    config = client.config
+    where = ", ".join(config.metrics_urls)
+    result = Preflight()
+    problems: list[Problem] = []
+    shown = ", ".join(str(engine) for engine in sorted(engines)) or "none"
+    result.facts["engines"] = {str(engine): vars(facts) for engine, facts in sorted(engines.items())}
+    if not engines:
+        problems.append(
+            Problem(
+                "NO_PREFIX_CACHE_METRICS",
+                where,
+                "offers no prefix-cache counters",
+                hint="Is this the inference server's /metrics? vLLM shows none with --disable-log-stats.",
+            )
+        )
+    elif len(engines) != config.dp_size:
+        # Some servers publish an engine only after its first request: too few is for the probes to judge.
+        text = f"shows {len(engines)} engines ({shown}), service.dp_size is {config.dp_size}"
+        if len(engines) > config.dp_size:
+            problems.append(
+                Problem(
+                    "ENGINE_COUNT",
+                    where,
+                    text,
+                    hint=f"Set service.dp_size to {len(engines)} and prepare again, or name only this server's "
+                    "metrics URLs.",
+                )
+            )
+        else:
+            result.notes.append(f"{where} {text}; the probes will tell whether the others exist")
+    for engine, facts in sorted(engines.items()):
+        problems.extend(_engine_problems(where, engine, facts, workload))
+    for name, known in (
+        ("block size", [facts.block_size for facts in engines.values()]),
+        ("cache capacity", [facts.capacity_tokens for facts in engines.values()]),
+    ):
+        if engines and all(value is None for value in known):
+            result.notes.append(f"the server does not tell its {name}: not checked before the probes")
+    if problems:
+        raise ServiceError(problems)
+    return result
+
+
+def _model_problems(
+    client: ServiceClient, base_url: str, models: Iterable[ServedModel], workload: Workload, result: Preflight
+) -> list[Problem]:
+    where = f"{base_url}/v1/models"
+    by_name = {model.name: model for model in models}
+    served = by_name.get(client.config.model)
+    if served is None:
+        names = ", ".join(sorted(by_name)) or "none"
+        return [
+            Problem(
+                "MODEL_NOT_SERVED",
+                where,
+                f"the model {client.config.model!r} is not served",
+                allowed=names,
+                hint="Set service.model to one of them.",
+            )
+        ]
+    result.facts.setdefault("max_model_len", {})[base_url] = served.max_model_len
+    if served.max_model_len is None:
+        result.notes.append(f"{where} does not tell max_model_len: whether the longest request fits is not checked")
+    elif workload.longest_request_tokens > served.max_model_len:
+        return [
+            Problem(
+                "MODEL_LENGTH",
+                where,
+                f"the longest request needs {workload.longest_request_tokens} tokens (input and output), "
+                f"max_model_len is {served.max_model_len}",
+                hint="Shorten requests.input_length or output_length and prepare again, or raise --max-model-len.",
+            )
+        ]
+    return []
+
+
+def _tokenizer_problems(
+    client: ServiceClient,
+    position: int,
+    workload: Workload,
+    encode: Callable[[str], Sequence[int]],
+    result: Preflight,
+) -> list[Problem]:
+    where = f"{client.base_urls[position]}/tokenize"
+    problems = []
+    for sample in workload.samples:
+        try:
+            theirs = client.tokenize(sample.prompt, position)
+        except PrefixCacheError as error:
+            return list(error.problems)
+        if theirs is None:
+            result.notes.append(f"{where} is not offered: the server's tokenizer is compared by token counts only")
+            return []
+        problem = tokenizer_difference(where, sample.group_id, tuple(encode(sample.prompt)), theirs)
+        if problem is not None:
+            problems.append(problem)
+    result.facts.setdefault("tokenized_alike", {})[client.base_urls[position]] = len(workload.samples) - len(problems)
+    # One wrong tokenizer differs for every group: the first says it all.
+    return problems[:1]
+
+
+def tokenizer_difference(where: str, group_id: str, ours: tuple[int, ...], theirs: tuple[int, ...]) -> Problem | None:
+    """How two encodings of one prompt differ; None where they are equal."""
+    if ours == theirs:
+        return None
+    if theirs[1:] == ours or ours[1:] == theirs:
+        who, token = ("the server", theirs[0]) if len(theirs) > len(ours) else ("our tokenizer", ours[0])
+        return Problem(
+            "TOKENIZER_BOS",
+            where,
+            f"{who} puts the special token {token} before the prompt of {group_id}, the other side does not "
+            f"({len(theirs)} tokens there, {len(ours)} here)",
+            hint="Use the server's own tokenizer files as tokenizer.path and prepare again: add_bos_token in "
+            "tokenizer_config.json differs.",
+        )
+    position = next(
+        (index for index, (our, their) in enumerate(zip(ours, theirs, strict=False)) if our != their),
+        min(len(ours), len(theirs)),
+    )
+    our = str(ours[position]) if position < len(ours) else "the end"
+    their = str(theirs[position]) if position < len(theirs) else "the end"
+    return Problem(
+        "TOKENIZER_DIFFERS",
+        where,
+        f"the server encodes the prompt of {group_id} otherwise from token {position} on: {their} there, {our} here "
+        f"({len(theirs)} tokens there, {len(ours)} here)",
+        hint="Use the server's own tokenizer files as tokenizer.path and prepare again.",
+    )
+
+
+def _request_field_problems(client: ServiceClient) -> list[Problem]:
+    problems = []
+    for name, reason in (
+        ("prompt_logprobs", "vLLM bypasses the prefix cache for it and counts nothing"),
+        ("echo", "with logprobs vLLM bypasses the prefix cache for it and counts nothing"),
+    ):
+        if client.generation_kwargs.get(name):
+            problems.append(
+                Problem(
+                    "REQUEST_FIELD",
+                    f"aisbench.model.generation_kwargs.{name}",
+                    f"makes the theory impossible: {reason}",
+                    hint="Leave it out.",
+                )
+            )
+    for name in ("n", "best_of"):
+        value = client.generation_kwargs.get(name)
+        if isinstance(value, int) and value > 1:
+            problems.append(
+                Problem(
+                    "REQUEST_FIELD",
+                    f"aisbench.model.generation_kwargs.{name}",
+                    f"is {value}: the server counts every prompt {value} times",
+                    allowed="1",
+                )
+            )
+    return problems
+
+
+def _engine_problems(where: str, engine: EngineId, facts: EngineFacts, workload: Workload) -> list[Problem]:
+    problems = []
+    if facts.prefix_caching is False:
+        problems.append(
+            Problem(
+                "PREFIX_CACHING_OFF",
+                where,
+                f"{engine} says that prefix caching is off",
+                hint="Start the server with --enable-prefix-caching.",
+            )
+        )
+    if facts.block_size is not None and facts.block_size != workload.block_size:
+        problems.append(
+            Problem(
+                "BLOCK_SIZE_DIFFERS",
+                where,
+                f"{engine} caches in blocks of {facts.block_size} tokens, not of {workload.block_size} as "
+                "tokenizer.block_size says",
+                hint=f"Set tokenizer.block_size to {facts.block_size} and prepare again, or start the server with "
+                f"--block-size {workload.block_size}.",
+            )
+        )
+    if facts.capacity_tokens is not None:
+        prefixes = sum(workload.canonical_prefix_tokens.values())
+        needed = workload.longest_request_tokens
+        what = "the longest request"
+        if workload.mode == "warmup":
+            needed += prefixes
+            what = f"the canonical prefixes of {len(workload.canonical_prefix_tokens)} groups and the longest request"
+        if needed > facts.capacity_tokens:
+            problems.append(
+                Problem(
+                    "CACHE_TOO_SMALL",
+                    where,
+                    f"{engine} holds {facts.capacity_tokens} tokens, but {needed} are needed for {what}",
+                    hint="Give the server more KV memory (--gpu-memory-utilization, --num-gpu-blocks-override), or use "
+                    "fewer groups or shorter inputs and prepare again.",
+                )
+            )
+    return problems

@@ -1,0 +1,124 @@
+"""Whatever goes wrong while AISBench runs: a clear error, no success, no process left, nothing sent afterwards."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ais_bench_prefix_cache.aisbench.launch import run_aisbench
+from ais_bench_prefix_cache.errors import AISBenchError
+
+pytestmark = pytest.mark.aisbench
+
+ROWS = [{"question": f"{index} text", "max_tokens": 4} for index in range(20)]
+
+
+def _processes_that_work_in(directory):
+    """Ids of processes whose working directory lies below ``directory``."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(directory) in str((entry / "cwd").readlink()):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def _command_line(pid):
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def test_failed_and_broken_answers_are_an_error_that_counts_the_reasons(
+    fake_server, prepare_rows, make_answer, scratch
+):
+    misbehaviour = {
+        3: make_answer(status=500, error_body="out of luck"),
+        7: make_answer(status=500, error_body="out of luck"),
+        9: make_answer(error_chunk_after=2),
+        11: make_answer(cut_after=1),
+        13: make_answer(end_without_done_after=2),
+    }
+    fake_server.behave = lambda request: misbehaviour.get(int(request.prompt.split()[0]), make_answer())
+    job = prepare_rows(ROWS, fake_server.url, retry=1)
+    with pytest.raises(AISBenchError) as caught:
+        run_aisbench(job)
+    problem = caught.value.problems[0]
+    assert [problem.code for problem in caught.value.problems] == ["AISBENCH_REQUESTS_FAILED"]
+    assert problem.message.startswith("5 of 20 requests failed: 2 x HTTP 500 Internal Server Error: out of luck; ")
+    reasons = Path(problem.where).read_text(encoding="utf-8")
+    assert "the server reported an error in the stream: the engine died" in reasons
+    assert "the stream ended without [DONE]" in reasons
+    assert "Payload" in reasons or "Disconnected" in reasons or "reset" in reasons.lower()
+    assert "AISBench's last lines:" in problem.hint
+    assert str(job.log_path) in problem.hint
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_killed_worker_is_an_error(fake_server, prepare_rows, make_answer, scratch):
+    def behave(request):
+        if request.prompt.startswith("12 "):
+            # The others are the program itself and Python's resource tracker.
+            worker = max(pid for pid in _processes_that_work_in(scratch) if "cli.main" in _command_line(pid))
+            os.kill(worker, signal.SIGKILL)
+        return make_answer()
+
+    fake_server.behave = behave
+    with pytest.raises(AISBenchError) as caught:
+        run_aisbench(prepare_rows(ROWS, fake_server.url))
+    assert caught.value.problems[0].code in ("AISBENCH_FAILED", "AISBENCH_INCOMPLETE")
+    assert not _processes_that_work_in(scratch)
+
+
+def test_a_silent_server_ends_the_run(fake_server, prepare_rows, make_answer, scratch):
+    fake_server.behave = lambda request: make_answer(never=request.prompt.startswith("5 "))
+    with pytest.raises(AISBenchError) as caught:
+        run_aisbench(prepare_rows(ROWS, fake_server.url, stall_seconds=3.0))
+    problem = caught.value.problems[0]
+    assert problem.code == "AISBENCH_STALLED"
+    assert problem.message == "nothing arrived for 3 seconds after 5 of 20 requests; it was stopped"
+    assert not _processes_that_work_in(scratch)
+
+
+PROGRAM = """
+import pickle, sys
+from ais_bench_prefix_cache.aisbench.launch import run_aisbench
+from ais_bench_prefix_cache.cli import _raise_terminated
+import signal
+signal.signal(signal.SIGTERM, _raise_terminated)
+import tempfile
+tempfile.tempdir = sys.argv[2]
+run_aisbench(pickle.load(open(sys.argv[1], "rb")))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_program_leaves_no_process_and_sends_nothing_more(
+    fake_server, prepare_rows, make_answer, scratch, tmp_path, number
+):
+    fake_server.behave = lambda _: make_answer(first_token_after=0.1)
+    rows = [{"question": f"{index} text"} for index in range(600)]
+    job = tmp_path / "job.pickle"
+    job.write_bytes(pickle.dumps(prepare_rows(rows, fake_server.url, batch_size=2)))
+    program = subprocess.Popen([sys.executable, "-c", PROGRAM, job, scratch], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while len(fake_server.seen) < 10 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    program.send_signal(number)
+    program.wait(timeout=30)
+    deadline = time.monotonic() + (10 if number == signal.SIGKILL else 0)
+    while _processes_that_work_in(scratch) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _processes_that_work_in(scratch)
+    seen = len(fake_server.seen)
+    time.sleep(1.0)
+    assert len(fake_server.seen) == seen < 600
+    if number != signal.SIGKILL:
+        assert list(scratch.iterdir()) == []

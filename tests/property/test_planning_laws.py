@@ -1,0 +1,300 @@
+"""The laws of planning, for any lengths, groups, orders and ranks, against plain loops and exhaustive searches."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plan_scenarios import make_scenario
+
+from ais_bench_prefix_cache.planning.allocation import allocate_warm
+from ais_bench_prefix_cache.planning.cold_beam import beam_is_affordable, search_plan
+from ais_bench_prefix_cache.planning.cold_lanes import plan_lanes
+from ais_bench_prefix_cache.planning.lanes import Lanes, build_lanes, cold_ranks
+from ais_bench_prefix_cache.planning.ordering import occurrence_in_group
+from ais_bench_prefix_cache.planning.planner import plan_scenario
+from ais_bench_prefix_cache.planning.quality import largest_distance, smallest_possible_distance
+from ais_bench_prefix_cache.planning.reachability import cold_hit_limits, nearest_hit_blocks, prefix_capacities
+from ais_bench_prefix_cache.scenario.model import ExplicitLengths, GroupAssignment
+
+BLOCK = 4
+
+
+@dataclass(frozen=True)
+class ColdCase:
+    inputs: np.ndarray
+    capacity: np.ndarray
+    lanes: Lanes
+    limits: np.ndarray
+
+    def simulate(self, shared: np.ndarray) -> np.ndarray:
+        """Hits of shared blocks, by the definition."""
+        watermark = [0] * self.lanes.count
+        hits = []
+        for lane, blocks in zip(self.lanes.lane.tolist(), shared.tolist(), strict=True):
+            hits.append(min(blocks, watermark[lane]))
+            watermark[lane] = max(watermark[lane], blocks)
+        return np.array(hits, dtype=np.int64)
+
+
+def cold_case(lengths: list[int], groups: list[int], dp_size: int) -> ColdCase:
+    inputs, group = np.array(lengths, dtype=np.int64), np.array(groups, dtype=np.int32)
+    capacity = prefix_capacities(inputs, BLOCK, BLOCK)
+    lanes = build_lanes(group, cold_ranks(occurrence_in_group(group), dp_size), dp_size)
+    return ColdCase(inputs, capacity, lanes, cold_hit_limits(capacity, lanes))
+
+
+@st.composite
+def cold_cases(draw: st.DrawFn, max_size: int = 25, longest: int = 60 * BLOCK, ascending: bool = False) -> ColdCase:
+    size = draw(st.integers(1, max_size))
+    lengths = draw(st.lists(st.integers(1, longest), min_size=size, max_size=size))
+    groups = draw(st.lists(st.integers(0, 2), min_size=size, max_size=size))
+    return cold_case(sorted(lengths) if ascending else lengths, groups, draw(st.integers(1, 3)))
+
+
+def small_cases(number: int, kind: str) -> list[ColdCase]:
+    """Seeded cases that are small enough for every plan to be tried."""
+    rng, cases = random.Random(f"{kind}{number}"), []
+    while len(cases) < number:
+        size = rng.randint(1, 6)
+        lengths = [rng.randint(1, 5 * BLOCK + 3) for _ in range(size)]
+        if kind == "ascending":
+            lengths.sort()
+        if kind == "equal":
+            lengths = lengths[:1] * size
+        case = cold_case(lengths, [rng.randrange(2) for _ in range(size)], rng.randint(1, 2))
+        if np.prod(case.capacity + 1) <= 6000:
+            cases.append(case)
+    return cases
+
+
+def every_plan(case: ColdCase) -> tuple[np.ndarray, np.ndarray]:
+    """All choices of shared blocks, and their hits: two arrays of shape [plans, N]."""
+    shared = np.array(list(itertools.product(*(range(most + 1) for most in case.capacity.tolist()))), dtype=np.int64)
+    watermark, hits = np.zeros((len(shared), case.lanes.count), dtype=np.int64), np.zeros_like(shared)
+    for i, lane in enumerate(case.lanes.lane.tolist()):
+        hits[:, i] = np.minimum(shared[:, i], watermark[:, lane])
+        watermark[:, lane] = np.maximum(watermark[:, lane], shared[:, i])
+    return shared, hits
+
+
+def distances(case: ColdCase, hits: np.ndarray) -> np.ndarray:
+    """The largest distance of each plan's cumulative rate from its final one, after a tenth of the input."""
+    inputs = np.cumsum(case.inputs)
+    counts = inputs >= inputs[-1] / 10
+    rates = np.cumsum(hits, axis=1) * BLOCK / inputs
+    return np.abs(rates - rates[:, -1:])[:, counts].max(axis=1)
+
+
+@pytest.mark.parametrize("kind", ["any", "ascending", "equal"])
+def test_against_every_plan_of_small_cases(kind: str) -> None:
+    """Reachability is exact, the bound is one, the beam finds the optimum and the lane plan comes close to it."""
+    optimal, tried = 0, 0
+    for case in small_cases(40, kind):
+        _, hits = every_plan(case)
+        totals, distance = hits.sum(axis=1), distances(case, hits)
+        assert set(totals.tolist()) == set(range(int(case.limits.sum()) + 1))
+        for hit_blocks in range(int(case.limits.sum()) + 1):
+            best = float(distance[totals == hit_blocks].min())
+            assert smallest_possible_distance(case.inputs, case.limits, hit_blocks, BLOCK) <= best + 1e-12
+            searched = case.simulate(
+                search_plan(case.inputs, case.capacity, case.limits, case.lanes, hit_blocks, BLOCK)
+            )
+            assert int(searched.sum()) == hit_blocks
+            assert distances(case, searched[None])[0] == pytest.approx(best, abs=1e-12)
+            in_lanes = case.simulate(
+                plan_lanes(case.inputs, case.capacity, case.limits, case.lanes, hit_blocks, BLOCK)[0]
+            )
+            assert int(in_lanes.sum()) == hit_blocks
+            own = float(distances(case, in_lanes[None])[0])
+            assert own >= best - 1e-12
+            optimal += own < best + 1e-12
+            tried += 1
+    assert optimal / tried > 0.95
+
+
+@pytest.mark.parametrize("order", ["any", "ascending"])
+@pytest.mark.parametrize("target", [0.3, 0.6, 0.8])
+def test_the_lane_plan_is_far_better_than_first_fit(order: str, target: float) -> None:
+    """Above what no plan can avoid, its distance from the target is less than a tenth of first fit's."""
+    rng = random.Random(f"{order}{target}")
+    own_excess, first_fit_excess = 0.0, 0.0
+    for _ in range(20):
+        size = rng.randint(100, 300)
+        lengths = [rng.randint(20 * BLOCK, 200 * BLOCK) for _ in range(size)]
+        if order == "ascending":
+            lengths.sort()
+        case = cold_case(lengths, [rng.randrange(3) for _ in range(size)], 2)
+        total = int(case.inputs.sum())
+        hit_blocks = nearest_hit_blocks(target, total, BLOCK, int(case.limits.sum()))
+        unavoidable = smallest_possible_distance(case.inputs, case.limits, hit_blocks, BLOCK)
+        shared, _ = plan_lanes(case.inputs, case.capacity, case.limits, case.lanes, hit_blocks, BLOCK)
+        own = float(distances(case, case.simulate(shared)[None])[0])
+        other = float(distances(case, first_fit(case, hit_blocks)[None])[0])
+        assert own <= other + 1e-12
+        own_excess += own - unavoidable
+        first_fit_excess += other - unavoidable
+    assert own_excess < first_fit_excess / 10
+
+
+def first_fit(case: ColdCase, hit_blocks: int) -> np.ndarray:
+    """The hits of the plan that shares all it can until the total is reached, then nothing."""
+    before = np.concatenate(([0], np.cumsum(case.limits)[:-1]))
+    return np.clip(hit_blocks - before, 0, case.limits)
+
+
+@settings(deadline=None)
+@given(case=cold_cases(), share=st.fractions(0, 1))
+def test_the_lane_plan_is_always_exact(case: ColdCase, share: Fraction) -> None:
+    hit_blocks = round(share * int(case.limits.sum()))
+    shared, _ = plan_lanes(case.inputs, case.capacity, case.limits, case.lanes, hit_blocks, BLOCK)
+    assert (shared >= 0).all()
+    assert (shared <= case.capacity).all()
+    assert int(case.simulate(shared).sum()) == hit_blocks
+
+
+@settings(deadline=None)
+@given(case=cold_cases(max_size=12, longest=20 * BLOCK), share=st.fractions(0, 1))
+def test_the_beam_is_always_exact(case: ColdCase, share: Fraction) -> None:
+    hit_blocks = round(share * int(case.limits.sum()))
+    assert beam_is_affordable(case.capacity)
+    shared = search_plan(case.inputs, case.capacity, case.limits, case.lanes, hit_blocks, BLOCK)
+    assert (shared >= 0).all()
+    assert (shared <= case.capacity).all()
+    assert int(case.simulate(shared).sum()) == hit_blocks
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=cold_cases(max_size=60, ascending=True), share=st.fractions(0, 1))
+def test_scalable_stays_within_a_block_per_lane_of_the_bound(case: ColdCase, share: Fraction) -> None:
+    """Where the capacities of a lane never fall, after a tenth of the input tokens."""
+    hit_blocks = round(share * int(case.limits.sum()))
+    shared, _ = plan_lanes(case.inputs, case.capacity, case.limits, case.lanes, hit_blocks, BLOCK)
+    inputs, hits = np.cumsum(case.inputs), np.cumsum(case.simulate(shared)) * BLOCK
+    bound = smallest_possible_distance(case.inputs, case.limits, hit_blocks, BLOCK)
+    distance = np.abs(hits - hits[-1] / inputs[-1] * inputs)
+    counts = inputs >= inputs[-1] / 10
+    assert (distance - bound * inputs <= case.lanes.count * BLOCK + 1e-6)[counts].all()
+
+
+@settings(deadline=None)
+@given(case=cold_cases(max_size=40), share=st.fractions(0, 1))
+def test_the_bound_is_the_smallest_distance_that_its_inequalities_allow(case: ColdCase, share: Fraction) -> None:
+    hit_blocks = round(share * int(case.limits.sum()))
+    inputs = [0, *np.cumsum(case.inputs).tolist()]
+    limits = [0, *(np.cumsum(case.limits) * BLOCK).tolist()]
+    target, last = Fraction(hit_blocks * BLOCK, inputs[-1]), len(inputs) - 1
+    expected = Fraction(0)
+    for i, j in itertools.combinations(range(last + 1), 2):
+        if (i and inputs[i] * 10 < inputs[-1]) or inputs[j] * 10 < inputs[-1]:
+            continue
+        weight = inputs[i] + (inputs[j] if j < last else 0)
+        if weight:
+            expected = max(expected, (target * (inputs[j] - inputs[i]) - limits[j] + limits[i]) / weight)
+    found = smallest_possible_distance(case.inputs, case.limits, hit_blocks, BLOCK)
+    assert found == pytest.approx(float(expected), abs=1e-9)
+
+
+@settings(deadline=None)
+@given(
+    requests=st.lists(st.tuples(st.integers(1, 200), st.integers(0, 60)), min_size=1, max_size=40),
+    share=st.fractions(0, 1),
+)
+def test_warm_hits_follow_the_input(requests: list[tuple[int, int]], share: Fraction) -> None:
+    inputs, capacity = (np.array(column, dtype=np.int64) for column in zip(*requests, strict=True))
+    hit_blocks = round(share * int(capacity.sum()))
+    hits = allocate_warm(inputs, capacity, hit_blocks)
+    assert int(hits.sum()) == hit_blocks
+    assert ((hits >= 0) & (hits <= capacity)).all()
+    reached, seen = 0, 0
+    for i, (tokens, hit) in enumerate(zip(inputs.tolist(), hits.tolist(), strict=True)):
+        reached, seen = reached + hit, seen + tokens
+        wanted = Fraction(hit_blocks * seen, int(inputs.sum()))
+        if reached < wanted - Fraction(1, 2):
+            assert hit == capacity[i], "behind, and yet not catching up as fast as it can"
+        if reached > wanted + Fraction(1, 2):
+            assert hit_blocks - reached == int(capacity[i + 1 :].sum()), "ahead, although later requests could do it"
+
+
+@settings(deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 400), min_size=1, max_size=40),
+    target=st.sampled_from([0.0, 0.1, 0.3, 0.6, 0.9, 1.0]),
+    mode=st.sampled_from(["cold", "warmup"]),
+    order=st.sampled_from(["sequential", "within_group_shuffle", "interleave", "global_shuffle", "input_len_asc"]),
+    groups=st.integers(1, 12),
+    dp_size=st.integers(1, 8),
+    block_size=st.sampled_from([1, 4, 16]),
+    extra=st.integers(0, 40),
+)
+def test_a_plan_keeps_every_law(
+    lengths: list[int], target: float, mode: str, order: str, groups: int, dp_size: int, block_size: int, extra: int
+) -> None:
+    scenario = make_scenario(
+        mode=mode,
+        count=len(lengths),
+        input_length=ExplicitLengths(tuple(lengths)),
+        target=target,
+        groups=groups,
+        assignment=GroupAssignment("zipf", exponent=1.0),
+        order=order,  # type: ignore[arg-type]
+        dp_size=dp_size,
+        block_size=block_size,
+        minimum_non_shared=block_size + extra,
+    )
+    plan = plan_scenario(scenario)
+    assert sorted(plan.generation_index.tolist()) == list(range(len(lengths)))
+    assert plan.input_tokens.tolist() == [lengths[index] for index in plan.generation_index]
+    assert (plan.shared_prefix_tokens % block_size == 0).all()
+    room = np.maximum(plan.input_tokens - block_size - extra, 0) // block_size * block_size
+    assert (plan.shared_prefix_tokens <= room).all()
+
+    watermark: dict[tuple[int, int], int] = {}
+    occurrences = [0] * groups
+    limit_of_lane: dict[tuple[int, int], int] = {}
+    most = [0] * groups
+    for i in range(len(plan)):
+        group, shared = int(plan.group[i]), int(plan.shared_prefix_tokens[i])
+        assert plan.occurrence_in_group[i] == occurrences[group]
+        if mode == "cold":
+            lane = (group, occurrences[group] % dp_size)
+            assert (plan.dp_rank[i], plan.lane_sequence[i]) == (lane[1], occurrences[group] // dp_size)
+            before = watermark.get(lane, 0)
+            watermark[lane] = after = max(before, shared)
+            most[group] += min(int(room[i]), limit_of_lane.get(lane, 0))
+            limit_of_lane[lane] = max(limit_of_lane.get(lane, 0), int(room[i]))
+        else:
+            assert (plan.dp_rank[i], plan.lane_sequence[i]) == (-1, -1)
+            before = after = int(plan.canonical_prefix_tokens[group])
+            most[group] += int(room[i])
+        occurrences[group] += 1
+        assert plan.watermark_before[i] == before
+        assert plan.watermark_after[i] == after
+        assert plan.hit_tokens[i] == min(before, shared)
+    assert [reach.max_hit_tokens for reach in plan.group_reachability] == most
+    assert [reach.min_hit_tokens for reach in plan.group_reachability] == [0] * groups
+    assert plan.reachability.max_hit_tokens == sum(most)
+
+    # The total is the reachable one nearest to the target, in exact numbers.
+    wanted = Fraction(str(target)) * sum(lengths)
+    distance = abs(plan.total_hit_tokens - wanted)
+    assert plan.total_hit_tokens == plan.effective_hit_tokens
+    for total in (plan.total_hit_tokens - block_size, plan.total_hit_tokens + block_size):
+        if 0 <= total <= sum(most):
+            assert distance <= abs(total - wanted)
+    assert plan.trajectory.largest_distance >= plan.trajectory.smallest_possible_distance - 1e-9
+    assert plan.trajectory.largest_distance == largest_distance(plan.input_tokens, plan.hit_tokens)
+
+
+def test_exactly_half_a_block_is_rounded_up() -> None:
+    # 0.5 * 3 / 1 = 1.5 -> 2; 0.1 * 25 / 1 = 2.5 -> 3, although the binary number 0.1 is not one tenth.
+    assert nearest_hit_blocks(0.5, 3, 1, 100) == 2
+    assert nearest_hit_blocks(0.1, 25, 1, 100) == 3
+    assert nearest_hit_blocks(0.3, 15, 1, 100) == 5
+    assert nearest_hit_blocks(1.0, 1000, 16, 10) == 10

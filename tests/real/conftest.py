@@ -1,0 +1,169 @@
+"""Real vLLM servers, one for each way of running it, and the oracle that reads their counters without the product."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from real_vllm import SERVED_MODEL, RealVLLM, make_tiny_model, real_vllm
+
+BLOCK_SIZE = 32
+
+
+@dataclass(frozen=True)
+class JudgedServer:
+    """A running vLLM and what a Scenario has to say about it."""
+
+    vllm: RealVLLM
+    tokenizer: Path
+    engines: int
+    block_size: int = BLOCK_SIZE
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory, deepseek_tokenizer_dir: Path) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny", deepseek_tokenizer_dir)
+
+
+@pytest.fixture(scope="session")
+def tiny_model_with_bos(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    """The same model with a post-processor that puts a BOS before every prompt."""
+    directory = tmp_path_factory.mktemp("model-with-bos") / "tiny"
+    shutil.copytree(tiny_model, directory)
+    path = directory / "tokenizer.json"
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    bos = "<｜begin▁of▁sentence｜>"
+    bos_id = next(token["id"] for token in tokenizer["added_tokens"] if token["content"] == bos)
+    template = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": bos, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {bos: {"id": bos, "ids": [bos_id], "tokens": [bos]}},
+    }
+    tokenizer["post_processor"] = {"type": "Sequence", "processors": [tokenizer["post_processor"], template]}
+    path.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
+    return directory
+
+
+@pytest.fixture(scope="session")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """``with serving(model, engines=2, options=[…]) as server``: a judged server for the time of a block."""
+
+    @contextmanager
+    def serve(
+        model: Path, *, engines: int = 1, block_size: int = BLOCK_SIZE, options: tuple[str, ...] = ()
+    ) -> Iterator[JudgedServer]:
+        log = tmp_path_factory.mktemp("vllm") / "server.log"
+        with real_vllm(model, log, block_size=block_size, engines=engines, options=options) as vllm:
+            yield JudgedServer(vllm, model, engines, block_size)
+
+    return serve
+
+
+@pytest.fixture
+def scenario_for(tmp_path: Path, project_root: Path) -> Callable[..., Path]:
+    """Writes a Scenario for a judged server into ``tmp_path`` and returns its path."""
+
+    def write(server: JudgedServer, **sections: dict[str, Any]) -> Path:
+        scenario: dict[str, Any] = {
+            "run": {"run_id": "judged", "random_seed": 7, "output_dir": "./outputs/judged"},
+            "tokenizer": {"path": str(server.tokenizer), "block_size": server.block_size},
+            "corpus": {"path": str(project_root / "src/ais_bench_prefix_cache/demo/corpus.jsonl")},
+            "requests": {
+                "count": 40,
+                "input_length": {"mode": "fixed", "value": 320},
+                "output_length": {"mode": "fixed", "value": 2},
+            },
+            "prefix_cache": {"mode": "warmup", "target_hit_rate": 0.6},
+            "service": {
+                "inference_url": f"{server.vllm.url}/v1/completions",
+                "metrics_url": f"{server.vllm.url}/metrics",
+                "reset_url": f"{server.vllm.url}/reset_prefix_cache",
+                "model": SERVED_MODEL,
+                "dp_size": server.engines,
+                "poll_interval_seconds": 1,
+                "timeout_seconds": 60,
+            },
+            "aisbench": {
+                "work_dir": "./outputs/aisbench",
+                "extra_args": {"--num-warmups": 0},
+                "model": {"generation_kwargs": {"temperature": 0, "ignore_eos": True}},
+            },
+        }
+        for name, section in sections.items():
+            target = scenario.setdefault(name, {})
+            for key, value in section.items():
+                target[key] = (
+                    {**target[key], **value} if isinstance(target.get(key), dict) and key == "model" else value
+                )
+        path = tmp_path / "scenario.json"
+        path.write_text(json.dumps(scenario, indent=2), encoding="utf-8")
+        return path
+
+    return write
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What one run planned, from ``full.jsonl``, and what the server counted, from the raw metric texts."""
+
+    analysis: dict[str, Any]
+    planned: dict[int | None, tuple[int, int]]
+    counted: dict[int, tuple[int, int]]
+    stdout: str
+
+    @property
+    def planned_total(self) -> tuple[int, int]:
+        return (sum(q for q, _ in self.planned.values()), sum(h for _, h in self.planned.values()))
+
+    @property
+    def counted_total(self) -> tuple[int, int]:
+        return (sum(q for q, _ in self.counted.values()), sum(h for _, h in self.counted.values()))
+
+
+def counter_by_engine(text: str, name: str) -> dict[int, int]:
+    """Engine number → value of one vLLM counter in a metric text."""
+    pattern = re.compile(rf'^vllm:{name}_total{{.*?engine="(\d+)".*}} (\S+)$', re.MULTILINE)
+    return {int(engine): int(float(value)) for engine, value in pattern.findall(text)}
+
+
+@pytest.fixture
+def judge(command_line: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> Callable[[Path], Judged]:
+    """Prepares, validates (deep) and runs a Scenario through the command line; sums up both sides from raw files."""
+
+    def run(scenario: Path) -> Judged:
+        prepared = json.loads(
+            command_line("prepare", "--mode", "text", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1]
+        )
+        command_line("validate", "--manifest", prepared["manifest"], "--deep", cwd=tmp_path)
+        finished = command_line("run", "--scenario", scenario, cwd=tmp_path, timeout=600)
+        planned: dict[int | None, tuple[int, int]] = {}
+        with Path(prepared["full"]).open(encoding="utf-8") as rows:
+            for row in map(json.loads, rows):
+                queries, hits = planned.get(row["dp_rank"], (0, 0))
+                planned[row["dp_rank"]] = (
+                    queries + row["actual_input_tokens"],
+                    hits + row["theoretical_hit_tokens"],
+                )
+        analysis = json.loads(Path(prepared["analysis"]).read_text(encoding="utf-8"))
+        before = analysis["runtime"]["metrics_baseline"]["raw_prometheus"]
+        after = analysis["runtime"]["metrics_after"]["raw_prometheus"]
+        queries, hits = (
+            {
+                engine: value - counter_by_engine(before, name).get(engine, 0)
+                for engine, value in counter_by_engine(after, name).items()
+            }
+            for name in ("prefix_cache_queries", "prefix_cache_hits")
+        )
+        counted = {engine: (queries[engine], hits[engine]) for engine in queries}
+        return Judged(analysis, planned, counted, finished.stdout)
+
+    return run

@@ -1,0 +1,159 @@
+"""Starts and stops a real vLLM on the CPU with a tiny Qwen3 of random weights.
+
+Everything that this project measures is real there: prefix cache, metrics with engine labels, reset, tokenization, rank
+routing. See docs/real-vllm.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+PYTHON_VARIABLE = "AISBENCH_PREFIX_CACHE_VLLM_PYTHON"
+SERVED_MODEL = "tiny"
+
+
+def vllm_python() -> Path:
+    """The interpreter of the virtual environment that holds vLLM (``make test-real`` makes it)."""
+    named = os.environ.get(PYTHON_VARIABLE)
+    python = Path(named) if named else PROJECT / ".venv-vllm" / "bin" / "python"
+    if not python.exists():
+        raise FileNotFoundError(f"{python}: no real vLLM here; run `make test-real`, or set {PYTHON_VARIABLE}")
+    return python
+
+
+def make_tiny_model(directory: Path, tokenizer_dir: Path, *, architecture: str = "qwen3") -> Path:
+    """A model directory that needs no weights (``--load-format dummy``): a small config beside a real tokenizer."""
+    shutil.copytree(tokenizer_dir, directory, ignore=shutil.ignore_patterns("*.py", "__pycache__", "LICENSE"))
+    tokenizer = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
+    ids = [*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer.get("added_tokens", []))]
+    vocabulary = -(-(max(ids) + 1) // 64) * 64
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "hidden_act": "silu",
+        "vocab_size": vocabulary,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+    }
+    if architecture == "gemma3":
+        config |= {
+            "architectures": ["Gemma3ForCausalLM"],
+            "model_type": "gemma3_text",
+            "sliding_window": 64,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "query_pre_attn_scalar": 32,
+            "hidden_activation": "gelu_pytorch_tanh",
+        }
+    (directory / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    return directory
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class RealVLLM:
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def metrics(self) -> str:
+        return httpx.get(f"{self.url}/metrics", timeout=30, trust_env=False).text
+
+    def wait_until_ready(self, timeout: float = 300) -> None:
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"vLLM ended with {self.process.returncode}:\n{self._last_lines()}")
+            try:
+                if httpx.get(f"{self.url}/health", timeout=5, trust_env=False).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.5)
+        raise TimeoutError(f"vLLM was not ready after {timeout:.0f} s:\n{self._last_lines()}")
+
+    def stop(self) -> None:
+        for sign, patience in ((signal.SIGTERM, 15), (signal.SIGKILL, 10)):
+            try:
+                os.killpg(self.process.pid, sign)
+            except ProcessLookupError:
+                break
+            deadline = time.monotonic() + patience
+            while time.monotonic() < deadline:
+                self.process.poll()
+                try:
+                    os.killpg(self.process.pid, 0)
+                except ProcessLookupError:
+                    return
+                time.sleep(0.1)
+
+    def _last_lines(self) -> str:
+        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-40:])
+
+
+@contextmanager
+def real_vllm(
+    model: Path, log: Path, *, block_size: int = 32, engines: int = 1, options: Sequence[str] = ()
+) -> Iterator[RealVLLM]:
+    """A ready server on a free loopback port; stopped by its own process group."""
+    port = free_port()
+    command = [
+        *(str(vllm_python()), "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(model), "--served-model-name", SERVED_MODEL, "--load-format", "dummy", "--enforce-eager"),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--block-size", str(block_size), "--max-model-len", "8192", "--enable-prompt-tokens-details"),
+        *("--data-parallel-size", str(engines), *options),
+    ]
+    environment = os.environ | {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{vllm_python().parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    environment.pop("PYTHONPATH", None)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            cwd=log.parent,
+            start_new_session=True,
+        )
+    server = RealVLLM(f"http://127.0.0.1:{port}", process, log)
+    try:
+        server.wait_until_ready()
+        yield server
+    finally:
+        server.stop()

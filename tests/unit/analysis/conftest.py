@@ -1,0 +1,30 @@
+"""Recorded and hand-made metric texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def prom(project_root: Path) -> Callable[[str], str]:
+    """``prom("08")``: the text of the one file in ``tests/data/prom`` whose name begins with that."""
+
+    def read(beginning: str) -> str:
+        (path,) = (project_root / "tests" / "data" / "prom").glob(f"{beginning}*")
+        return path.read_bytes().decode("utf-8")
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def shared_prom(shared_data: Path) -> Callable[[str], str]:
+    """The same of the texts that must stay beside the project (public issues and fixtures)."""
+
+    def read(beginning: str) -> str:
+        (path,) = (shared_data / "prom").glob(f"{beginning}*")
+        return path.read_bytes().decode("utf-8")
+
+    return read

@@ -1,0 +1,30 @@
+"""What a run found out survives the JSON of the analysis."""
+
+from __future__ import annotations
+
+import json
+
+from ais_bench_prefix_cache.analysis.run_facts import CachePrediction, ProbeFact, ResetFact, RunFacts, TokenizationFact
+
+
+def test_facts_survive_their_json() -> None:
+    facts = RunFacts(
+        tokenization=(TokenizationFact("group-0", 5, 100, 98, 7, None),),
+        probes=(ProbeFact(0, "0", 0), ProbeFact(1, "0", None)),
+        reset=ResetFact(accepted=True, status=200, attempts=2, hits_after={0: 0, 1: 64}),
+        cache_prediction=CachePrediction(1280, 32, 4),
+        assumed_empty=True,
+        dropped_blocks=1,
+        hybrid_warmup=True,
+        retried_requests=0,
+        failed_requests=2,
+        aisbench_warmups=0,
+        engine_label_map={"a": 0},
+    )
+    assert RunFacts.from_json(json.loads(json.dumps(facts.as_json()))) == facts
+
+
+def test_what_was_not_looked_at_is_left_out() -> None:
+    assert RunFacts().as_json() == {}
+    assert RunFacts.from_json({}) == RunFacts()
+    assert RunFacts(failed_requests=0).as_json() == {"failed_requests": 0}
