@@ -52,12 +52,15 @@ class FakeService:
     reset_bodies: list[str] = field(default_factory=lambda: ['{"success": true}'])
     reset_ranks: tuple[int, ...] | None = None
     capacity_blocks: int | None = None
+    hybrid: bool = False
+    """Only the end of a prompt, and where a later one left it, can be hit: as with sliding windows on vLLM 0.32."""
     override: Callable[[httpx.Request], httpx.Response | None] = lambda _request: None
 
     requests: list[httpx.Request] = field(default_factory=list)
     queries: dict[int, int] = field(default_factory=dict)
     hits: dict[int, int] = field(default_factory=dict)
     cached: dict[int, dict[str, None]] = field(default_factory=dict)
+    restart_points: set[str] = field(default_factory=set)
     turn: int = 0
 
     def transport(self) -> httpx.MockTransport:
@@ -109,6 +112,8 @@ class FakeService:
         if self.caching:
             while hit < len(chains) and chains[hit] in cached:
                 hit += 1
+            if self.hybrid:
+                hit = self._hybrid_hit(rank, chains, hit, (len(tokens) - 1) // size)
             hit = max(0, min(hit, (len(tokens) - 1) // size) - self.dropped_blocks)
             for chain in chains:
                 cached.pop(chain, None)
@@ -124,6 +129,15 @@ class FakeService:
         if self.tokens_details:
             usage["prompt_tokens_details"] = {"cached_tokens": hit * size}
         return httpx.Response(200, json={"choices": [{"text": "x"}], "usage": usage})
+
+    def _hybrid_hit(self, rank: int, chains: list[str], left_at: int, end: int) -> int:
+        points = [
+            count for count in range(1, min(left_at, end) + 1) if f"{rank} {chains[count - 1]}" in self.restart_points
+        ]
+        for count in (left_at, end):
+            if 0 < count <= len(chains):
+                self.restart_points.add(f"{rank} {chains[count - 1]}")
+        return max(points, default=0)
 
     def _metrics(self) -> str:
         lines = ["# label queries hits"]

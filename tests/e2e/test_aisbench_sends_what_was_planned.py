@@ -84,7 +84,7 @@ def test_prompts_lengths_headers_key_and_usage_are_exact(fake_server, prepare_ro
     assert {row["input"] for row in details} == {row["question"] for row in rows}
 
 
-@pytest.mark.parametrize(("batch_size", "stream"), [(1, True), (8, False), (32, True)])
+@pytest.mark.parametrize(("batch_size", "stream"), [(1, True), (8, False), (32, True), (600, True)])
 def test_a_lane_sends_the_next_request_only_after_the_first_token_of_the_one_before(
     fake_server, prepare_rows, make_answer, batch_size, stream
 ):
@@ -143,3 +143,52 @@ def test_sixty_fast_requests_all_arrive(fake_server, prepare_rows, batch_size):
     assert sorted(int(request.prompt.split()[0]) for request in fake_server.seen) == list(range(60))
     assert not any("x-data-parallel-rank" in request.headers for request in fake_server.seen)
     assert result.request_count == 60
+
+
+OWN_TEMPLATE = """
+import json, os
+from ais_bench.benchmark.models import VLLMCustomAPI
+
+manifest = json.load(open(os.environ["AISBENCH_PREFIX_CACHE_MANIFEST"], encoding="utf-8"))
+config = manifest["effective_config"]
+full = os.environ["AISBENCH_PREFIX_CACHE_MANIFEST"].replace(".manifest.json", ".full.jsonl")
+datasets = [
+    dict(
+        abbr="my data",
+        type="ais_bench_prefix_cache.aisbench.adapters.dataset.PrefixCacheDataset",
+        path=full,
+        reader_cfg=dict(input_columns=["question", "max_out_len"], output_column="answer"),
+        infer_cfg=dict(
+            prompt_template=dict(
+                type="ais_bench.benchmark.openicl.icl_prompt_template.PromptTemplate", template="{question}"
+            ),
+            retriever=dict(type="ais_bench.benchmark.openicl.icl_retriever.ZeroRetriever"),
+            inferencer=dict(type="ais_bench.benchmark.openicl.icl_inferencer.GenInferencer"),
+        ),
+    )
+]
+models = [
+    dict(
+        abbr="my model",
+        attr="service",
+        type=VLLMCustomAPI,
+        path=config["tokenizer"]["path"],
+        model=config["service"]["model"],
+        url=config["service"]["inference_url"].removesuffix("/v1/completions"),
+        stream=True,
+        retry=1,
+        batch_size=4,
+        generation_kwargs=dict(temperature=0, ignore_eos=True),
+    )
+]
+"""
+
+
+def test_a_template_with_aisbench_own_classes_works_without_our_extras(fake_server, prepare_rows, tmp_path):
+    template = tmp_path / "my template.py"
+    template.write_text(OWN_TEMPLATE, encoding="utf-8")
+    rows = [{"question": f"{index} text", "max_tokens": 3} for index in range(8)]
+    result = run_aisbench(prepare_rows(rows, fake_server.url, template_path=template))
+    assert (result.model_abbr, result.dataset_abbr, result.usage_path) == ("my model", "my data", None)
+    assert sorted(request.prompt for request in fake_server.seen) == sorted(row["question"] for row in rows)
+    assert {request.body["max_tokens"] for request in fake_server.seen} == {3}

@@ -393,7 +393,7 @@ def test_a_busy_rank_refuses_a_reset_and_an_idle_one_is_reset_all_the_same(deeps
         while client.post("/reset_prefix_cache").json() != {"success": True}:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        assert 'finished_reason="abort",model_name="tiny"} 1.0' in client.get("/metrics").text
+        assert 'finished_reason="abort",model_name="tiny"} 0.0' in client.get("/metrics").text
 
 
 def test_a_client_that_hangs_up_frees_its_blocks(deepseek_tokenizer_dir: Path) -> None:
@@ -467,19 +467,19 @@ def test_a_fault_hook_answers_in_the_server_s_place(deepseek_tokenizer_dir: Path
 
 
 def test_a_cached_prefix_lowers_the_time_to_the_first_token(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir, prefill_tokens_per_second=4000) as client:
+    with client_of(deepseek_tokenizer_dir, prefill_tokens_per_second=1000) as client:
         durations = []
         for _ in range(2):
             started = time.monotonic()
             complete(client, list(range(2000)), max_tokens=1)
             durations.append(time.monotonic() - started)
-        # 2,000 tokens at 4,000 a second against the last 16 of them.
-        assert durations[0] >= 0.5
-        assert durations[1] < 0.3
+        # 2,000 tokens at 1,000 a second against the last 16 of them.
+        assert durations[0] >= 2
+        assert durations[1] < 1
 
 
 def test_requests_of_a_batch_decode_at_the_same_time(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir, decode_tokens_per_second=100) as client:
+    with client_of(deepseek_tokenizer_dir, decode_tokens_per_second=50) as client:
         started = time.monotonic()
         threads = [
             threading.Thread(target=complete, args=(client, [number] * 5), kwargs={"max_tokens": 31})
@@ -489,7 +489,8 @@ def test_requests_of_a_batch_decode_at_the_same_time(deepseek_tokenizer_dir: Pat
             thread.start()
         for thread in threads:
             thread.join()
-        assert 0.3 <= time.monotonic() - started < 1.5
+        # 30 steps of 20 ms together; one after another they would take 4.8 s.
+        assert 0.6 <= time.monotonic() - started < 3
 
 
 def test_a_small_cache_evicts_and_preempts(deepseek_tokenizer_dir: Path) -> None:

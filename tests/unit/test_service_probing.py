@@ -16,7 +16,7 @@ from ais_bench_prefix_cache.service.counters import EngineId
 from ais_bench_prefix_cache.service.probing import ProbedRanks, probe_ranks, probe_text
 from ais_bench_prefix_cache.service.resetting import empty_the_caches
 from ais_bench_prefix_cache.service.scraping import CounterReader
-from ais_bench_prefix_cache.service.warming import WarmupEntry, warm_and_prove
+from ais_bench_prefix_cache.service.warming import WarmupEntry, warm_and_prove, warm_shorter_prefixes
 
 
 class Clock:
@@ -241,6 +241,39 @@ def warm(service: FakeService, plan: list[WarmupEntry]) -> Any:
     result = warm_and_prove(client, reader, plan, probed.rank_of_engine, probed.rule, on_progress=done.append)
     assert done == list(range(1, 2 * len(plan) + 1))
     return result
+
+
+def sharer(group: int, rank: int, tokens: int, end: str) -> WarmupEntry:
+    text = (f"group {group} " * 160)[: tokens * 4] + end * 16
+    name = f"warmup:group-{group}:{rank}:{tokens}:{end}"
+    return WarmupEntry(name, f"group-{group}", rank, text, tokens + 16, tokens, 1)
+
+
+@pytest.mark.parametrize("hybrid", [True, False])
+def test_shorter_prefixes_of_a_hybrid_model_are_warmed_and_proven(hybrid: bool) -> None:
+    service = FakeService(hybrid=hybrid)
+    client, reader, _ = connect(service)
+    probed = probe_ranks(client, reader, block_size=16)
+    warm_and_prove(client, reader, PLAN, probed.rank_of_engine, probed.rule)
+    pairs = [
+        (sharer(group, rank, tokens, "one "), sharer(group, rank, tokens, "two "))
+        for group in range(2)
+        for rank in range(2)
+        for tokens in (112, 64, 32)
+    ]
+    warmed = warm_shorter_prefixes(client, reader, pairs, probed.rank_of_engine)
+    assert [each.cached_tokens for each in warmed] == [each.expected_hits for each in warmed] == [112, 64, 32] * 4
+    formal = sharer(1, 1, 64, "formal ")
+    assert client.complete(formal.prompt, dp_rank=1).cached_tokens == 64
+
+
+def test_without_it_the_first_sharer_of_a_shorter_prefix_misses() -> None:
+    service = FakeService(hybrid=True)
+    client, reader, _ = connect(service)
+    probed = probe_ranks(client, reader, block_size=16)
+    warm_and_prove(client, reader, PLAN, probed.rank_of_engine, probed.rule)
+    first, second = (client.complete(sharer(1, 1, 64, end).prompt, dp_rank=1) for end in ("one ", "two "))
+    assert (first.cached_tokens, second.cached_tokens) == (0, 64)
 
 
 PLAN = [entry(group, rank) for group in range(5) for rank in range(2)]

@@ -45,7 +45,7 @@ class ResultFiles:
 
     @property
     def leftovers(self) -> Path:
-        """A worker that ends properly removes it."""
+        """Removed by a worker that ends properly and had no failed request."""
         return self.directory / "tmp"
 
 
@@ -81,7 +81,7 @@ def judge(files: ResultFiles, *, exit_code: int, expected_max_tokens: Sequence[i
         problems.append(Problem("AISBENCH_INCOMPLETE", str(missing), "AISBench wrote no summary of the run"))
     else:
         problems.extend(_judge_summary(files, expected, bool(reasons)))
-    if files.leftovers.exists():
+    if files.leftovers.exists() and not reasons:
         problems.append(
             Problem("AISBENCH_INCOMPLETE", str(files.leftovers), "a worker of AISBench died and left its scratch files")
         )

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -294,8 +294,10 @@ def _publish(staging: Path, work_dir: Path) -> Path | None:
     stamp = made[-1]
     for attempt in range(1, 1000):
         target = work_dir / (stamp.name if attempt == 1 else f"{stamp.name}_{attempt}")
-        with suppress(FileExistsError, OSError):
+        try:
             target.mkdir()
-            stamp.replace(target)
-            return target
+        except FileExistsError:
+            continue
+        stamp.replace(target)
+        return target
     return None

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import IO
 
@@ -127,8 +128,9 @@ class ProcessFamily:
                     continue
                 self.tail.append(text)
                 if written < _LOG_BYTES:
-                    written += log_file.write(text + "\n")
-                    log_file.flush()
+                    # Even on a full disk the pipe must be read on, or the family would wait for ever.
+                    with suppress(OSError):
+                        written += log_file.write(text.encode() + b"\n")
 
 
 def _lines(output: IO[bytes]) -> Iterator[bytes]:
@@ -142,8 +144,8 @@ def _lines(output: IO[bytes]) -> Iterator[bytes]:
     yield pending
 
 
-def _open_or_null(path: Path | None) -> IO[str]:
-    return Path(os.devnull if path is None else path).open("a", encoding="utf-8")
+def _open_or_null(path: Path | None) -> FileIO:
+    return FileIO(os.devnull if path is None else path, "a")
 
 
 def _processes_with_environment(entry: bytes) -> set[int]:

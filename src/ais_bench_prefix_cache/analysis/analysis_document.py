@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest, predict_hits
 from ais_bench_prefix_cache.analysis.comparison import compare
 from ais_bench_prefix_cache.analysis.diagnosis import Evidence, Finding, diagnose
 from ais_bench_prefix_cache.analysis.difference import difference
@@ -171,6 +170,9 @@ def _prediction(
     service: ServiceConfig,
 ) -> CachePrediction | None:
     """What a cache of the size that the server (or ``service.kv_cache_blocks``) tells would have hit; None without."""
+    # Only here: the block pool's module brings numpy along, which reading two texts does not need.
+    from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest, predict_hits
+
     configs = [c.config for c in snapshot.by_rank.values() if c.config is not None]
     sizes = {config.kv_cache_size_tokens for config in configs}
     capacity = sizes.pop() if len(sizes) == 1 else None

@@ -20,6 +20,8 @@ Severity = Literal["error", "warning", "note"]
 
 _MOST_ADDED_TOKENS = 16
 """A BOS, an EOS, the tokens of a short template: more than this a request is other traffic."""
+_MOST_PARALLEL = 16
+"""Devices over which decode context parallelism spreads a block."""
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 
 
@@ -71,6 +73,11 @@ class Evidence:
     def hits_short(self) -> int:
         """Hits that theory promises and the counters lack; negative where there are more."""
         return 0 if self.delta is None else self.planned.hit_tokens - self.delta.hits
+
+    @property
+    def as_planned(self) -> bool:
+        """Whether queries and hits were counted exactly as theory says."""
+        return self.delta is not None and self.hits_short == 0 and self.delta.queries == self.planned.input_tokens
 
     @property
     def excess_queries(self) -> int:
@@ -144,7 +151,7 @@ def _block_size(evidence: Evidence) -> Iterator[Finding]:
             f"Set tokenizer.block_size to {size} and prepare again, or start the server with --block-size {ours}."
             + (" Some platforms raise the block size on their own." if multiple else ""),
         )
-    elif steps:
+    elif steps and not evidence.as_planned:
         step = next(iter(steps.values()))
         yield Finding(
             "SERVER_BLOCK_SIZE_MULTIPLE",
@@ -181,9 +188,10 @@ def _alignment(config: CacheConfig, evidence: Evidence, rank: int) -> int | None
     if config.hit_alignment_tokens:
         return config.hit_alignment_tokens
     ratio = _capacity_ratio(config, evidence, rank)
-    if config.block_size is None or ratio is None or ratio[0] <= ratio[1] or ratio[0] % ratio[1]:
+    if config.block_size is None or ratio is None or ratio[0] % ratio[1]:
         return None
-    return config.block_size * (ratio[0] // ratio[1])
+    times = ratio[0] // ratio[1]
+    return config.block_size * times if 1 < times <= _MOST_PARALLEL else None
 
 
 def _capacity_ratio(config: CacheConfig, evidence: Evidence, rank: int) -> tuple[int, int] | None:

@@ -120,8 +120,7 @@ def difference(baseline: MetricsSnapshot, after: MetricsSnapshot) -> CounterDelt
         )
     factor = block_size if unit == "blocks" and block_size is not None else 1
     prompt_tokens_known = factor > 1 and all(
-        _minus(late.prompt_tokens, baseline.by_rank[rank].prompt_tokens) is not None
-        for rank, late in after.by_rank.items()
+        _holds_blocks(baseline.by_rank[rank], late, factor) for rank, late in after.by_rank.items()
     )
     by_rank = {
         rank: _rank_delta(baseline.by_rank[rank], late, factor, prompt_tokens_known)
@@ -157,6 +156,12 @@ def _rank_delta(early: EngineCounters, late: EngineCounters, factor: int, querie
         speculative_drafts=_minus(late.speculative_drafts, early.speculative_drafts),
         kv_cache_usage=late.kv_cache_usage,
     )
+
+
+def _holds_blocks(early: EngineCounters, late: EngineCounters, block_size: int) -> bool:
+    """Whether the prompt tokens are shown and at least those of the counted blocks."""
+    prompt_tokens = _minus(late.prompt_tokens, early.prompt_tokens)
+    return prompt_tokens is not None and prompt_tokens >= (late.queries - early.queries) * block_size
 
 
 def _minus(late: int | None, early: int | None) -> int | None:

@@ -36,11 +36,13 @@ class _Tally:
 
     requests: int = 0
     matched: int = 0
+    input_tokens: int = 0
     expected_hits: int = 0
     seen_hits: int = 0
 
-    def add(self, expected: int, seen: int) -> None:
+    def add(self, input_tokens: int, expected: int, seen: int) -> None:
         self.requests += 1
+        self.input_tokens += input_tokens
         self.matched += expected == seen
         self.expected_hits += expected
         self.seen_hits += seen
@@ -50,6 +52,7 @@ class _Tally:
             "requests": self.requests,
             "matched": self.matched,
             "mismatched": self.requests - self.matched,
+            "input_tokens": self.input_tokens,
             "expected_hits": self.expected_hits,
             "seen_hits": self.seen_hits,
         }
@@ -173,10 +176,11 @@ def compare_requests(columns: RequestColumns, seen: Iterable[SeenRequest]) -> Re
             continue
         expected, reported = columns.hit_tokens[index], row.cached_tokens
         compared.append(index)
-        total.add(expected, reported)
-        groups.setdefault(columns.group_ids[index], _Tally()).add(expected, reported)
+        tokens = columns.input_tokens[index]
+        total.add(tokens, expected, reported)
+        groups.setdefault(columns.group_ids[index], _Tally()).add(tokens, expected, reported)
         if columns.dp_ranks[index] != NO_RANK:
-            ranks.setdefault(columns.dp_ranks[index], _Tally()).add(expected, reported)
+            ranks.setdefault(columns.dp_ranks[index], _Tally()).add(tokens, expected, reported)
         if reported > 0:
             values.add(reported)
         if expected != reported:
@@ -232,7 +236,7 @@ def _over_time(
         tally = _Tally()
         part = order[start : start + size]
         for index in part:
-            tally.add(columns.hit_tokens[index], rows[index].cached_tokens or 0)
+            tally.add(columns.input_tokens[index], columns.hit_tokens[index], rows[index].cached_tokens or 0)
         buckets.append({"first_request": part[0], "last_request": part[-1], **tally.as_json()})
     return tuple(buckets)
 

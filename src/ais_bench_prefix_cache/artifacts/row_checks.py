@@ -1,8 +1,8 @@
 """Checks of ``full.jsonl`` and ``requests.jsonl``, row by row, and the theory that the rows add up to.
 
-Rows come in bytes. A row as this program writes it matches two regular expressions around its prompt, which fix keys,
-order, types and layout at once; the prompt itself is compared with the other file as bytes, so it is decoded only once.
-A row that does not match is parsed and told what is wrong with it. Every hit is simulated again from the lengths.
+Rows come in bytes. From a row as this program writes it, two regular expressions take the few values that are free; all
+others follow from them and from the rows before, so the bytes around the prompt can be written again and compared. The
+prompt itself is compared with the other file as bytes. A row that is different in anything is parsed and told what.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
@@ -25,29 +25,35 @@ from ais_bench_prefix_cache.artifacts.rows import (
     request_row,
 )
 from ais_bench_prefix_cache.artifacts.theory import GroupTheory, Share, Theory, rate
-from ais_bench_prefix_cache.scenario.model import group_name
-
-_COUNT = rb"(0|[1-9][0-9]{0,17})"
-_LANE = rb"(null|0|[1-9][0-9]{0,17})"
-_SHA256 = rb'"([0-9a-f]{64})"'
 
 _QUESTION_END = b', "answer": "'
 _HEAD = re.compile(
-    rb'\{"request_id": "request-([0-9]{8,18})", "sequence_index": %(n)b, "group_id": "group-%(n)b"'
-    rb', "occurrence_index_within_group": %(n)b, "dp_rank": %(lane)b, "lane_sequence": %(lane)b'
-    rb', "target_input_tokens": %(n)b, "actual_input_tokens": %(n)b, "max_tokens": %(n)b'
-    rb', "shared_prefix_tokens": %(n)b, "seed_tokens": %(n)b, "natural_suffix_tokens": %(n)b, "question": '
-    % {b"n": _COUNT, b"lane": _LANE}
+    rb'\{"request_id": "request-[0-9]{8,18}", "sequence_index": [0-9]+, "group_id": "group-([0-9]{1,18})"'
+    rb', "occurrence_index_within_group": [0-9]+, "dp_rank": [a-z0-9]+, "lane_sequence": [a-z0-9]+'
+    rb', "target_input_tokens": ([0-9]{1,18}), "actual_input_tokens": [0-9]+, "max_tokens": ([0-9]{1,18})'
+    rb', "shared_prefix_tokens": ([0-9]{1,18}), "seed_tokens": [0-9]+, "natural_suffix_tokens": [0-9]+, "question": '
+)
+_HEAD_FORMAT = (
+    b'{"request_id": "request-%08d", "sequence_index": %d, "group_id": "group-%d"'
+    b', "occurrence_index_within_group": %d, "dp_rank": %b, "lane_sequence": %b'
+    b', "target_input_tokens": %d, "actual_input_tokens": %d, "max_tokens": %d'
+    b', "shared_prefix_tokens": %d, "seed_tokens": %d, "natural_suffix_tokens": %d, "question": '
 )
 _TAIL = re.compile(
     rb', "answer": "none", "gsm_indices": \[((?:(?:0|[1-9][0-9]{0,17})(?:, (?:0|[1-9][0-9]{0,17}))*)?)\]'
     rb', "gsm_hashes": \[((?:"[0-9a-f]{64}"(?:, "[0-9a-f]{64}")*)?)\]'
-    rb', "canonical_prefix_sha256": %(sha)b, "seed_sha256": %(sha)b, "request_random_seed": (?:0|[1-9][0-9]{0,38})'
-    rb', "watermark_before": %(n)b, "theoretical_hit_tokens": %(n)b, "watermark_after": %(n)b'
-    rb', "theoretical_hit_rate": (0\.[0-9]{1,24}|1\.0|[0-9](?:\.[0-9]{1,24})?e-[0-9]{2,3})'
-    rb', "divergence_block_sha256": %(sha)b, "divergence_unique": true, "collision_status": "pass"\}\n'
-    % {b"n": _COUNT, b"sha": _SHA256}
+    rb', "canonical_prefix_sha256": "([0-9a-f]{64})", "seed_sha256": "([0-9a-f]{64})"'
+    rb', "request_random_seed": (?:0|[1-9][0-9]{0,38})'
+    rb'(, "watermark_before": [0-9]+, "theoretical_hit_tokens": [0-9]+, "watermark_after": [0-9]+'
+    rb', "theoretical_hit_rate": [-+.e0-9]+), "divergence_block_sha256": "([0-9a-f]{64})"'
+    rb', "divergence_unique": true, "collision_status": "pass"\}\n'
 )
+_THEORY_FORMAT = (
+    b', "watermark_before": %d, "theoretical_hit_tokens": %d, "watermark_after": %d, "theoretical_hit_rate": %b'
+)
+
+# The scanner of the json module, in C where there is one: it only looks for the end of a string and its escapes.
+_scan_string: Callable[[str, int], tuple[str, int]] = json.decoder.scanstring  # type: ignore[attr-defined]
 
 _INTEGER_KEYS = (
     "sequence_index",
@@ -81,30 +87,16 @@ class RowRules:
     canonical_prefixes: Sequence[tuple[str, int]]
 
 
-class _Row(NamedTuple):
-    """The values of one row that theory depends on."""
+class _Expected(NamedTuple):
+    """What must be true of a row, given its group, its lengths and the rows before it."""
 
-    request_number: int
-    sequence_index: int
-    group: int
     occurrence: int
     dp_rank: int | None
     lane_sequence: int | None
-    target_tokens: int
-    actual_tokens: int
-    max_tokens: int
-    shared_tokens: int
-    seed_tokens: int
-    suffix_tokens: int
-    corpus_rows: int
-    corpus_digests: int
-    prefix_sha256: str
-    seed_sha256: str
     watermark_before: int
     hit_tokens: int
     watermark_after: int
-    hit_rate: float
-    divergence_sha256: str
+    capacity: int
 
 
 def check_rows(
@@ -116,24 +108,17 @@ def check_rows(
     """
     replay = _Replay(rules, names[0], findings)
     number = 0
-    suffix = b"" if rules.output_key is None else b', "%b": ' % rules.output_key.encode()
     for number, line in enumerate(full, 1):
         request_line = requests.readline()
-        parsed = _parse_fast(line)
-        if parsed is not None:
-            row, question = parsed
-            expected = b'{"question": ' + question + b', "answer": "none"'
-            if suffix:
-                expected += suffix + str(row.max_tokens).encode()
-            if request_line != expected + b"}\n":
-                _explain_request(request_line, json.loads(expected + b"}"), number, names, rules, findings)
-            replay.add(row, number)
+        expected_line = replay.accept(line, number)
+        if expected_line is not None:
+            if request_line != expected_line:
+                _explain_request(request_line, json.loads(expected_line), number, names, rules, findings)
             continue
-        slow = _parse_slowly(line, f"{names[0]} line {number}", findings)
-        if slow is not None:
-            full_row, slow_row = slow
-            _explain_request(request_line, request_row(full_row, rules.output_key), number, names, rules, findings)
-            replay.add(slow_row, number)
+        row = _parse_row(line, f"{names[0]} line {number}", findings)
+        if row is not None:
+            _explain_request(request_line, request_row(row, rules.output_key), number, names, rules, findings)
+            replay.check(row, number)
         elif not request_line:
             _explain_request(request_line, {}, number, names, rules, findings)
     surplus = sum(1 for _ in requests)
@@ -165,78 +150,125 @@ class _Replay:
         self._seeds = array("Q")
         self._divergences = array("Q")
 
-    def add(self, row: _Row, number: int) -> None:
-        """Check one row and add it up."""
+    def accept(self, line: bytes, number: int) -> bytes | None:
+        """Add up a row that is right in every byte and return the line that must stand in the other file.
+
+        None, and nothing added up, for any other row.
+        """
+        head = _HEAD.match(line)
+        question_end = line.rfind(_QUESTION_END)
+        tail = _TAIL.fullmatch(line, question_end) if head is not None and question_end > 0 else None
+        if head is None or tail is None:
+            return None
         rules = self._rules
-        index = number - 1
-        if row.group >= len(self._groups):
-            self._say(number, "group_id", group_name(row.group), f"group-0 … group-{len(self._groups) - 1}")
+        group, tokens, max_tokens, shared = map(int, head.groups())
+        indices, digests, prefix_sha256, seed_sha256, theory, divergence_sha256 = tail.groups()
+        if group >= len(self._groups) or not tokens:
+            return None
+        expected = self._expect(group, tokens, shared)
+        suffix_tokens = tokens - shared - rules.seed_tokens
+        rank = b"null" if expected.dp_rank is None else b"%d" % expected.dp_rank
+        lane = b"null" if expected.lane_sequence is None else b"%d" % expected.lane_sequence
+        places = (number - 1, number - 1, group, expected.occurrence, rank, lane)
+        lengths = (tokens, tokens, max_tokens, shared, rules.seed_tokens, suffix_tokens)
+        hit_rate = repr(rate(expected.hit_tokens, tokens)).encode()
+        claims = (expected.watermark_before, expected.hit_tokens, expected.watermark_after, hit_rate)
+        question = line[head.end() : question_end]
+        if (
+            head.group() != _HEAD_FORMAT % (*places, *lengths)
+            or theory != _THEORY_FORMAT % claims
+            or prefix_sha256 != rules.canonical_prefixes[group][0].encode()
+            or shared % rules.block_size
+            or shared > expected.capacity
+            or suffix_tokens < 0
+            or max_tokens < 1
+            or indices.count(b",") != digests.count(b",")
+            or bool(indices) != bool(digests)
+            or not _is_json_string(question)
+        ):
+            return None
+        self._add_up(group, tokens, max_tokens, shared, expected, seed_sha256, divergence_sha256)
+        if rules.output_key is None:
+            return b'{"question": %b, "answer": "none"}\n' % question
+        return b'{"question": %b, "answer": "none", "%b": %d}\n' % (question, rules.output_key.encode(), max_tokens)
+
+    def check(self, row: Mapping[str, Any], number: int) -> None:
+        """Say what is wrong with a row of the right form, and add it up."""
+        rules = self._rules
+        group = int(row["group_id"].removeprefix("group-"))
+        if group >= len(self._groups):
+            self._say(number, "group_id", row["group_id"], f"group-0 … group-{len(self._groups) - 1}")
             return
-        group = self._groups[row.group]
-        prefix_sha256, prefix_tokens = rules.canonical_prefixes[row.group]
-        occurrence = group.requests
-        tokens = row.actual_tokens
-        cold = rules.mode == "cold"
-        rank = occurrence % rules.dp_size if cold else None
-        lane = occurrence // rules.dp_size if cold else None
-        before = prefix_tokens if rank is None else self._watermarks.get((row.group, rank), 0)
-        hit = min(row.shared_tokens, before)
-        after = max(row.shared_tokens, before)
+        tokens, shared = row["actual_input_tokens"], row["shared_prefix_tokens"]
+        expected = self._expect(group, tokens, shared)
+        for key, value in (
+            ("request_id", request_id(number - 1)),
+            ("sequence_index", number - 1),
+            ("occurrence_index_within_group", expected.occurrence),
+            ("dp_rank", expected.dp_rank),
+            ("lane_sequence", expected.lane_sequence),
+            ("target_input_tokens", tokens),
+            ("seed_tokens", rules.seed_tokens),
+            ("natural_suffix_tokens", tokens - shared - rules.seed_tokens),
+            ("canonical_prefix_sha256", rules.canonical_prefixes[group][0]),
+            ("watermark_before", expected.watermark_before),
+            ("theoretical_hit_tokens", expected.hit_tokens),
+            ("watermark_after", expected.watermark_after),
+            ("theoretical_hit_rate", rate(expected.hit_tokens, tokens)),
+        ):
+            if row[key] != value:
+                self._say(number, key, row[key], value)
+        if row["max_tokens"] < 1:
+            self._say(number, "max_tokens", row["max_tokens"], "at least 1")
+        if shared % rules.block_size or shared > expected.capacity:
+            allowed = f"a multiple of {rules.block_size} up to {expected.capacity}"
+            self._say(number, "shared_prefix_tokens", shared, allowed)
+        if len(row["gsm_indices"]) != len(row["gsm_hashes"]):
+            self._say(number, "gsm_hashes", row["gsm_hashes"], "one digest for each of gsm_indices")
+        digests = (row["seed_sha256"].encode(), row["divergence_block_sha256"].encode())
+        self._add_up(group, tokens, row["max_tokens"], shared, expected, *digests)
+
+    def _expect(self, group: int, tokens: int, shared: int) -> _Expected:
+        rules = self._rules
+        occurrence = self._groups[group].requests
         capacity = max(tokens - rules.minimum_non_shared_tokens, 0) // rules.block_size * rules.block_size
+        if rules.mode == "warmup":
+            watermark = rules.canonical_prefixes[group][1]
+            after = max(shared, watermark)
+            return _Expected(occurrence, None, None, watermark, min(shared, watermark), after, capacity)
+        lane, rank = divmod(occurrence, rules.dp_size)
+        watermark = self._watermarks.get((group, rank), 0)
+        after = max(shared, watermark)
+        return _Expected(occurrence, rank, lane, watermark, min(shared, watermark), after, capacity)
 
-        if row.request_number != index:
-            self._say(number, "request_id", request_id(row.request_number), request_id(index))
-        if row.sequence_index != index:
-            self._say(number, "sequence_index", row.sequence_index, index)
-        if row.occurrence != occurrence:
-            self._say(number, "occurrence_index_within_group", row.occurrence, occurrence)
-        if row.dp_rank != rank:
-            self._say(number, "dp_rank", row.dp_rank, rank)
-        if row.lane_sequence != lane:
-            self._say(number, "lane_sequence", row.lane_sequence, lane)
-        if row.target_tokens != tokens:
-            self._say(number, "actual_input_tokens", tokens, row.target_tokens)
-        if row.max_tokens < 1:
-            self._say(number, "max_tokens", row.max_tokens, "at least 1")
-        if row.seed_tokens != rules.seed_tokens:
-            self._say(number, "seed_tokens", row.seed_tokens, rules.seed_tokens)
-        if row.shared_tokens % rules.block_size or row.shared_tokens > capacity:
-            self._say(
-                number,
-                "shared_prefix_tokens",
-                row.shared_tokens,
-                f"a multiple of {rules.block_size} up to {capacity}",
-            )
-        if row.shared_tokens + row.seed_tokens + row.suffix_tokens != tokens:
-            self._say(number, "natural_suffix_tokens", row.suffix_tokens, tokens - row.shared_tokens - row.seed_tokens)
-        if row.watermark_before != before:
-            self._say(number, "watermark_before", row.watermark_before, before)
-        if row.hit_tokens != hit:
-            self._say(number, "theoretical_hit_tokens", row.hit_tokens, hit)
-        if row.watermark_after != after:
-            self._say(number, "watermark_after", row.watermark_after, after)
-        if row.hit_rate != rate(hit, tokens):
-            self._say(number, "theoretical_hit_rate", row.hit_rate, rate(hit, tokens))
-        if row.prefix_sha256 != prefix_sha256:
-            self._say(number, "canonical_prefix_sha256", row.prefix_sha256, prefix_sha256)
-        if row.corpus_rows != row.corpus_digests:
-            self._say(number, "gsm_hashes", f"{row.corpus_digests} digests", f"{row.corpus_rows}, one for each index")
-
-        group.add(tokens, hit)
-        group.canonical_prefix_tokens = max(group.canonical_prefix_tokens, row.shared_tokens)
-        group.max_shared_prefix_tokens = max(group.max_shared_prefix_tokens, capacity)
-        if rank is not None:
-            self._ranks[rank].add(tokens, hit)
-            reachable = self._reachable_watermarks.get((row.group, rank), 0)
-            group.max_hit_tokens += min(capacity, reachable)
-            self._watermarks[row.group, rank] = after
-            self._reachable_watermarks[row.group, rank] = max(capacity, reachable)
-        else:
+    def _add_up(
+        self,
+        number: int,
+        tokens: int,
+        max_tokens: int,
+        shared: int,
+        expected: _Expected,
+        seed_sha256: bytes,
+        divergence_sha256: bytes,
+    ) -> None:
+        group, rank, capacity = self._groups[number], expected.dp_rank, expected.capacity
+        group.add(tokens, expected.hit_tokens)
+        if shared > group.canonical_prefix_tokens:
+            group.canonical_prefix_tokens = shared
+        if capacity > group.max_shared_prefix_tokens:
+            group.max_shared_prefix_tokens = capacity
+        if rank is None:
             group.max_hit_tokens += capacity
+        else:
+            self._ranks[rank].add(tokens, expected.hit_tokens)
+            reachable = self._reachable_watermarks.get((number, rank), 0)
+            group.max_hit_tokens += min(capacity, reachable)
+            self._watermarks[number, rank] = expected.watermark_after
+            self._reachable_watermarks[number, rank] = max(capacity, reachable)
         self._theory.input_lengths[tokens] += 1
-        self._theory.output_lengths[row.max_tokens] += 1
-        self._seeds.append(int(row.seed_sha256[:16], 16))
-        self._divergences.append(int(row.divergence_sha256[:16], 16))
+        self._theory.output_lengths[max_tokens] += 1
+        self._seeds.append(int(seed_sha256[:16], 16))
+        self._divergences.append(int(divergence_sha256[:16], 16))
 
     def finish(self) -> Theory:
         """Check what only all rows together show."""
@@ -287,52 +319,16 @@ def _decimal_ratio(number: float) -> tuple[int, int]:
     return (digits * 10**shift, 1) if shift >= 0 else (digits, 10**-shift)
 
 
-def _parse_fast(line: bytes) -> tuple[_Row, bytes] | None:
-    """The values and the prompt (as JSON bytes) of a row as this program writes it; None for any other row."""
-    head = _HEAD.match(line)
-    end = line.rfind(_QUESTION_END)
-    if head is None or end < 0:
-        return None
-    tail = _TAIL.fullmatch(line, end)
-    if tail is None:
-        return None
-    question = line[head.end() : end]
+def _is_json_string(content: bytes) -> bool:
+    """Whether ``content`` is exactly one JSON string."""
     try:
-        if not isinstance(json.loads(question.decode()), str):
-            return None
+        text = content.decode()
+        return text.startswith('"') and _scan_string(text, 1)[1] == len(text)
     except ValueError:
-        return None
-    number, sequence, group, occurrence, rank, lane, target, actual, out, shared, seed, suffix = head.groups()
-    indices, digests, prefix, seed_sha256, before, hit, after, hit_rate, divergence = tail.groups()
-    return (
-        _Row(
-            request_number=int(number),
-            sequence_index=int(sequence),
-            group=int(group),
-            occurrence=int(occurrence),
-            dp_rank=None if rank == b"null" else int(rank),
-            lane_sequence=None if lane == b"null" else int(lane),
-            target_tokens=int(target),
-            actual_tokens=int(actual),
-            max_tokens=int(out),
-            shared_tokens=int(shared),
-            seed_tokens=int(seed),
-            suffix_tokens=int(suffix),
-            corpus_rows=indices.count(b",") + 1 if indices else 0,
-            corpus_digests=digests.count(b",") + 1 if digests else 0,
-            prefix_sha256=prefix.decode(),
-            seed_sha256=seed_sha256.decode(),
-            watermark_before=int(before),
-            hit_tokens=int(hit),
-            watermark_after=int(after),
-            hit_rate=float(hit_rate),
-            divergence_sha256=divergence.decode(),
-        ),
-        question,
-    )
+        return False
 
 
-def _parse_slowly(line: bytes, where: str, findings: Findings) -> tuple[dict[str, Any], _Row] | None:
+def _parse_row(line: bytes, where: str, findings: Findings) -> dict[str, Any] | None:
     """The row in ``line`` after saying what is wrong with its form; None where it is no usable row."""
     row = _json_object(line, where, findings)
     if row is None:
@@ -369,35 +365,7 @@ def _parse_slowly(line: bytes, where: str, findings: Findings) -> tuple[dict[str
         return None
     if not _same_layout(row, line):
         findings.add("LAYOUT_EDITED", where, "its values are sound, but its bytes are not what was written")
-    return row, _row_of(row)
-
-
-def _row_of(row: Mapping[str, Any]) -> _Row:
-    number = _request_number(row["request_id"])
-    assert number is not None
-    return _Row(
-        request_number=number,
-        sequence_index=row["sequence_index"],
-        group=int(row["group_id"].removeprefix("group-")),
-        occurrence=row["occurrence_index_within_group"],
-        dp_rank=row["dp_rank"],
-        lane_sequence=row["lane_sequence"],
-        target_tokens=row["target_input_tokens"],
-        actual_tokens=row["actual_input_tokens"],
-        max_tokens=row["max_tokens"],
-        shared_tokens=row["shared_prefix_tokens"],
-        seed_tokens=row["seed_tokens"],
-        suffix_tokens=row["natural_suffix_tokens"],
-        corpus_rows=len(row["gsm_indices"]),
-        corpus_digests=len(row["gsm_hashes"]),
-        prefix_sha256=row["canonical_prefix_sha256"],
-        seed_sha256=row["seed_sha256"],
-        watermark_before=row["watermark_before"],
-        hit_tokens=row["theoretical_hit_tokens"],
-        watermark_after=row["watermark_after"],
-        hit_rate=row["theoretical_hit_rate"],
-        divergence_sha256=row["divergence_block_sha256"],
-    )
+    return row
 
 
 def _explain_request(

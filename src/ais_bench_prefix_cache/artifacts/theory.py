@@ -311,7 +311,7 @@ def group_section(group: GroupTheory, prefix: Mapping[str, Any]) -> dict[str, An
 
 
 def warmup_section(mode: str, dp_size: int, prompts: Sequence[tuple[int, str, int, int]]) -> dict[str, Any]:
-    """``manifest.warmup``. ``prompts``: (group, text, input tokens, shared prefix tokens), one for each group."""
+    """``manifest.warmup``. ``prompts``: (group, text, input tokens, shared prefix tokens) of groups that share any."""
     if mode != "warmup":
         return {"enabled": False, "plan": []}
     plan = [

@@ -262,7 +262,11 @@ def _check_claims(
     }
     warmup_prompts = _warmup_prompts(manifest, rules) if rules.mode == "warmup" else []
     if warmup_prompts is None:
-        findings.add("WRONG_VALUE", f"{where}: warmup.plan", "it does not hold one prompt for each group and rank")
+        findings.add(
+            "WRONG_VALUE",
+            f"{where}: warmup.plan",
+            "it does not hold one prompt for each rank and group with a shared prefix",
+        )
     else:
         expected["warmup"] = warmup_section(rules.mode, rules.dp_size, warmup_prompts)
     for key, section in expected.items():
@@ -282,18 +286,18 @@ def _trajectory(manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _warmup_prompts(manifest: Mapping[str, Any], rules: RowRules) -> list[tuple[int, str, int, int]] | None:
-    """(group, text, tokens, prefix tokens) of each group's warm-up, from the plan's entry for its rank 0."""
+    """(group, text, tokens, prefix tokens) of each warm-up, from the plan's entry for its rank 0.
+
+    A group whose requests share nothing has nothing to warm and no entry.
+    """
     section = manifest.get("warmup")
     plan = section.get("plan") if isinstance(section, dict) else None
-    groups = len(rules.canonical_prefixes)
-    if not isinstance(plan, list) or len(plan) != groups * rules.dp_size:
+    shared = [(group, tokens) for group, (_, tokens) in enumerate(rules.canonical_prefixes) if tokens]
+    if not isinstance(plan, list) or len(plan) != len(shared) * rules.dp_size:
         return None
     prompts = []
-    for group, (_, prefix_tokens) in enumerate(rules.canonical_prefixes):
-        entry = plan[group * rules.dp_size]
-        if not isinstance(entry, dict):
-            return None
-        text, tokens = entry.get("prompt"), entry.get("input_tokens")
+    for (group, prefix_tokens), entry in zip(shared, plan[:: rules.dp_size], strict=True):
+        text, tokens = (entry.get("prompt"), entry.get("input_tokens")) if isinstance(entry, dict) else (None, None)
         if not isinstance(text, str) or not is_count(tokens) or tokens < prefix_tokens:
             return None
         prompts.append((group, text, tokens, prefix_tokens))

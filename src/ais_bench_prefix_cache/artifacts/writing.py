@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import os
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,11 +178,25 @@ def claimed(directory: Path) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[None]:
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    """SIGINT and SIGTERM take effect after the block.
+
+    By handlers, not by a signal mask: a mask holds for one thread, and libraries run threads of their own.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+    handlers: dict[int, Any] = {
+        number: signal.signal(number, lambda received, _frame: arrived.append(received))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for number in arrived[:1]:
+            signal.raise_signal(number)
 
 
 def _sync_directory(directory: Path) -> None:

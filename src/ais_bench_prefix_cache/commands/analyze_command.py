@@ -46,14 +46,24 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.artifacts.paths import RunPaths
     from ais_bench_prefix_cache.artifacts.rows import read_full_rows
     from ais_bench_prefix_cache.artifacts.verifying import verify_data_set
-    from ais_bench_prefix_cache.artifacts.writing import update_analysis
+    from ais_bench_prefix_cache.artifacts.writing import claimed, update_analysis
     from ais_bench_prefix_cache.commands.console import note, print_json, run_log, warn
-    from ais_bench_prefix_cache.errors import SnapshotError
+    from ais_bench_prefix_cache.errors import ArtifactError, SnapshotError
     from ais_bench_prefix_cache.scenario.effective import service_from_effective, validation_from_effective
 
     baseline, after = _read_both(arguments.baseline, arguments.after)
     data_set = verify_data_set(arguments.manifest)
-    with run_log(RunPaths.of_manifest(arguments.manifest).log("validate")) as log:
+    with (
+        claimed(data_set.paths.directory) as mine,
+        run_log(RunPaths.of_manifest(arguments.manifest).log("validate")) as log,
+    ):
+        if not mine:
+            raise ArtifactError.of(
+                "DIRECTORY_IN_USE",
+                str(data_set.paths.directory),
+                "another command is working with this data set",
+                hint="Wait until it has finished.",
+            )
         log.info("analyze: %s rows verified; baseline %s, after %s", data_set.rows, baseline.names, after.names)
         effective = data_set.manifest["effective_config"]
         service, validation = service_from_effective(effective), validation_from_effective(effective)

@@ -65,12 +65,13 @@ def execute(arguments: argparse.Namespace) -> int:
     plan = plan_scenario(scenario)
     corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
     tokenizer = load_tokenizer(scenario.tokenizer)
+    identity = tokenizer.identity()
     prompts = build_prompt_set(scenario, plan, tokenizer, corpus, verify=arguments.verify)
     # Everything that can be refused has been: only now does a directory come into being.
     with _directory(scenario, replace=replace) as paths, run_log(paths.log("prepare")) as log:
         log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
         log.info("corpus %s sha256 %s, %d rows", corpus.path, corpus.sha256, len(corpus))
-        log.info("tokenizer %s", tokenizer.identity())
+        log.info("tokenizer %s", identity)
         log.info("%d requests, planned by %s (%s)", len(plan), plan.trajectory.path, plan.trajectory.status)
         analysis = write_data_set(
             scenario,
@@ -78,7 +79,7 @@ def execute(arguments: argparse.Namespace) -> int:
             plan=plan,
             prompts=prompts,
             corpus_sha256=corpus.sha256,
-            tokenizer=tokenizer.identity(),
+            tokenizer=identity,
             replace=replace,
             progress=lambda rows: progress(rows, total=len(plan), label="Generate prompts"),
         )

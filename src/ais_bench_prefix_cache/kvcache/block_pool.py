@@ -41,11 +41,6 @@ class BlockPool:
         """How many requests hold ``block``."""
         return self._ref_cnt[block]
 
-    def cached_block(self, block_hash: BlockHash) -> int | None:
-        """A block with this content, the earliest cached one, or ``None``."""
-        found = self._cached.get(block_hash)
-        return found[0] if isinstance(found, list) else found
-
     def longest_cached_prefix(self, block_hashes: Iterable[BlockHash]) -> list[int]:
         """The blocks of the longest run of cached content from the first hash on."""
         cached = self._cached

@@ -15,7 +15,6 @@ block per lane (see ``docs/planning.md``).
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -28,7 +27,7 @@ from ais_bench_prefix_cache.planning.plan import Int64Column
 from ais_bench_prefix_cache.planning.quality import settled, smallest_possible_distance
 
 CANDIDATES = 64
-"""How many requests are compared when a watermark has to rise; bounds the time of a lane."""
+"""How many requests are compared for each level of a watermark; bounds the time of a lane."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +58,7 @@ def plan_lanes(
     nothing = np.zeros_like(limits)
     goals = lane_goals(lanes, input_tokens, nothing, limits, hit_blocks)
     wanted = follow_lane_goals(lanes, goals, nothing, limits, hit_blocks, floor, ceiling)
-    watermarks = _needed_watermarks(wanted, capacity, lanes)
+    watermarks = _needed_watermarks(input_tokens, wanted, capacity, lanes)
     succeeded = int(watermarks.before[watermarks.rises].sum()) <= hit_blocks
     if not succeeded:
         watermarks = _first_come_watermarks(capacity, lanes, hit_blocks)
@@ -85,45 +84,84 @@ def _tolerance(
     return floor, ceiling
 
 
-def _needed_watermarks(wanted: Int64Column, capacity: Int64Column, lanes: Lanes) -> Watermarks:
+def _needed_watermarks(
+    input_tokens: Int64Column, wanted: Int64Column, capacity: Int64Column, lanes: Lanes
+) -> Watermarks:
     """The watermarks that let every request hit what it wants, raised where that costs least.
 
     ``wanted`` must be possible request by request: at most ``min(cap, largest earlier cap)``.
     """
-    wants, caps = wanted[lanes.by_lane].tolist(), capacity[lanes.by_lane].tolist()
+    inputs = lanes.running_sum(input_tokens)
+    rate = lanes.sums(wanted) / lanes.sums(input_tokens)
+    lead = lanes.running_sum(wanted) - rate[lanes.lane] * inputs
+    wants, caps, leads, weights = (column[lanes.by_lane].tolist() for column in (wanted, capacity, lead, 1.0 / inputs))
     level_after = np.zeros(wanted.size, dtype=np.int64)
     for start, end in zip(lanes.starts[:-1].tolist(), lanes.starts[1:].tolist(), strict=True):
-        for position, level in _raises(wants[start:end], caps[start:end]):
+        part = slice(start, end)
+        for position, level in _cheapest_rises(wants[part], caps[part], leads[part], weights[part]):
             level_after[start + position] = level
     after = np.empty_like(level_after)
     after[lanes.by_lane] = level_after
     return _watermarks(after, lanes)
 
 
-def _raises(wants: list[int], caps: list[int]) -> list[tuple[int, int]]:
-    """Positions in one lane at which the watermark rises and the levels to which it does, from last to first.
+def _cheapest_rises(
+    wants: list[int], caps: list[int], leads: list[float], weights: list[float]
+) -> list[tuple[int, int]]:
+    """Positions in one lane at which the watermark rises, and the levels to which it does.
 
-    A request can raise it to a level if its capacity is that large; it then hits all that is cached, which is the
-    largest hit wanted so far. The less that exceeds what it wants itself, the better; and the later it is, the less
-    an excess changes the cumulative rate.
+    A level is a record of ``wants``: a hit larger than all before it. A request before the record can raise the
+    watermark to it if its own capacity is that large. It then hits all that is cached, and that is the largest hit
+    wanted so far: an earlier level, for which the same holds. So the rises form a chain of levels, and the cheapest
+    chain is found level by level. A rise costs the ``surplus`` of its hit over what the request wants, and once more
+    what puts the lane more than a block ahead of its rate (beside the ``leads`` that it has anyway), times the
+    request's weight.
     """
     largest = list(accumulate(wants, max))
-    level = largest[-1]
-    raises = []
-    while level > 0:
-        chosen, excess, candidates = -1, 0, 0
-        for position in range(bisect_left(largest, level) - 1, -1, -1):
+    if not largest[-1]:
+        return []
+    earlier_larger = _earlier_larger(caps)
+    cost_of_level, rise_to = {0: 0.0}, {}
+    for record in _records(largest):
+        level, position = largest[record], record - 1
+        cheapest, chosen, compared = 0.0, -1, 0
+        while position >= 0 and compared < CANDIDATES:
             if caps[position] < level:
+                position = earlier_larger[position]
                 continue
+            cost = cost_of_level[largest[position]]
             surplus = largest[position] - wants[position]
-            if chosen < 0 or surplus < excess:
-                chosen, excess = position, surplus
-            candidates += 1
-            if surplus == 0 or candidates == CANDIDATES:
+            if surplus:
+                cost += (surplus + max(0.0, leads[position] + surplus - 1)) * weights[position]
+            if chosen < 0 or cost <= cheapest:  # of equals the earliest: fewer rises
+                cheapest, chosen = cost, position
+            compared += 1
+            if not cost:
                 break
-        raises.append((chosen, level))
-        level = largest[chosen]
-    return raises
+            position -= 1
+        cost_of_level[level], rise_to[level] = cheapest, chosen
+
+    rises, level = [], largest[-1]
+    while level:
+        rises.append((rise_to[level], level))
+        level = largest[rise_to[level]]
+    return rises
+
+
+def _records(largest: list[int]) -> list[int]:
+    """Where a running maximum that begins at 0 grows."""
+    return [place for place in range(1, len(largest)) if largest[place] > largest[place - 1]]
+
+
+def _earlier_larger(caps: list[int]) -> list[int]:
+    """For each position the nearest earlier one with a larger capacity, or -1: those between are no candidates."""
+    found, stack = [], [-1]
+    for position, cap in enumerate(caps):
+        while len(stack) > 1 and caps[stack[-1]] <= cap:
+            stack.pop()
+        found.append(stack[-1])
+        stack.append(position)
+    return found
 
 
 def _first_come_watermarks(capacity: Int64Column, lanes: Lanes, hit_blocks: int) -> Watermarks:

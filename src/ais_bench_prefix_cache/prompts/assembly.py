@@ -8,7 +8,7 @@ exact, or the data set is refused. ``docs/exact-prompts.md`` has the argument.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from string import ascii_lowercase
@@ -21,7 +21,7 @@ from ais_bench_prefix_cache.prompts.corpus import RowSelection, select_rows
 from ais_bench_prefix_cache.prompts.join_proof import JoinProof, prove_joins
 from ais_bench_prefix_cache.prompts.prompt_set import BuiltPrompt, CanonicalPrefix, PromptSet, WarmupPrompt
 from ais_bench_prefix_cache.prompts.row_text import EncodedRows, Fillers, RowReader, Text, Unfillable
-from ais_bench_prefix_cache.prompts.seed_codes import MAX_ALPHABET, Alphabet, SeedCodes, find_alphabets
+from ais_bench_prefix_cache.prompts.seed_codes import Alphabet, SeedCodes, find_alphabets
 from ais_bench_prefix_cache.prompts.token_digests import token_ids_sha256
 from ais_bench_prefix_cache.prompts.words import TextCleaner, WordTable, may_cut, vocabulary_words
 from ais_bench_prefix_cache.random_streams import derive_seed
@@ -38,8 +38,9 @@ VerifyMode = Literal["proof", "full"]
 ROWS_ENCODED_AT_ONCE = 4096
 PROMPTS_CHECKED_AT_ONCE = 512
 TOKENS_ENCODED_AT_ONCE = 1 << 18
-MAX_CANDIDATES = 20_000
-"""Words of the corpus that are examined for the seeds' alphabet."""
+MAX_VOCABULARY_WORDS = 2048
+MAX_CANDIDATES = 2048
+"""Words of the corpus that are examined for the seeds' alphabet, those of few tokens first."""
 MAX_ATTEMPTS = 32
 """How often an unproven prompt is corrected before the data set is refused."""
 SMALL_COUNT = 256
@@ -115,6 +116,7 @@ class _AssembledPromptSet:
         self._encode_rows()
         self._fillers = self._collect_fillers()
         self._codes = self._choose_codes()
+        self._check_short_texts()
         self._fill_readers = [self._reader(stream, reshuffle=False) for stream in range(len(self._selections))]
 
         numbers = 0
@@ -274,7 +276,7 @@ class _AssembledPromptSet:
         table.add(beginnings)
         fillers = Fillers(table, _usable_numbers(table))
         if not fillers.has(1):
-            table.add(vocabulary_words(self._tokenizer, self._cleaner, common=True)[:MAX_ALPHABET])
+            table.add(vocabulary_words(self._tokenizer, self._cleaner, common=True)[:MAX_VOCABULARY_WORDS])
             fillers = Fillers(table, _usable_numbers(table))
         if not fillers.has(1):
             # Characters or bytes are the tokens: one letter and two differ by one.
@@ -295,21 +297,23 @@ class _AssembledPromptSet:
             room_middle.append(min(block, self._seed_tokens - self._after))
         wanted = 2 * groups + len(plan) + int(canonical.sum()) // block
         best: SeedCodes | None = None
-        sources: list[tuple[Sequence[int], int | None]] = [
-            (_usable_numbers(self._table)[:MAX_CANDIDATES], MAX_ALPHABET)
-        ]
         for step in range(3):
+            # Words of the corpus suffice unless blocks are tiny; then the vocabulary's common words, then all of them.
             if step:
-                self._table.add(vocabulary_words(self._tokenizer, self._cleaner, common=step == 1))
-                sources = [(_usable_numbers(self._table), None)]
-            for candidates, limit in sources:
-                alphabets = find_alphabets(self._table, candidates, limit=limit, random_seed=self._random_seed)
-                for alphabet in sorted(alphabets, key=lambda a: (a.middle_tokens + a.first_tokens, -len(a.words))):
-                    codes = self._fitting_codes(alphabet, wanted, room_first, room_middle)
-                    if codes is not None and (best is None or codes.capacity > best.capacity):
-                        best = codes
-                    if codes is not None and codes.capacity >= 2 * wanted:
-                        return codes
+                words = vocabulary_words(self._tokenizer, self._cleaner, common=step == 1)
+                self._table.add(words[:MAX_VOCABULARY_WORDS] if step == 1 else words)
+            candidates = _usable_numbers(self._table)
+            if not step:
+                counts, texts = self._table.counts, self._table.texts
+                candidates.sort(key=lambda n: (counts[n], not texts[n].isalpha(), len(texts[n]) < 3))
+                del candidates[MAX_CANDIDATES:]
+            alphabets = find_alphabets(self._table, candidates, random_seed=self._random_seed)
+            for alphabet in sorted(alphabets, key=lambda a: (a.middle_tokens + a.first_tokens, -len(a.words))):
+                codes = self._fitting_codes(alphabet, wanted, room_first, room_middle)
+                if codes is not None and (best is None or codes.capacity > best.capacity):
+                    best = codes
+                if codes is not None and codes.capacity >= 2 * wanted:
+                    return codes
         if best is None:
             raise GenerationError.of(
                 "SEED_TOO_SHORT",
@@ -343,6 +347,17 @@ class _AssembledPromptSet:
                     return found
             if digits > 64:
                 return found
+
+    def _check_short_texts(self) -> None:
+        """Refuse lengths that no words add up to, while nothing is built yet."""
+        suffix = np.minimum(self._suffix_text, SMALL_COUNT + 1)
+        shapes = np.stack([self._plan.shared_prefix_tokens > 0, self._seed_text, suffix], axis=1)
+        for shares, seed_tokens, suffix_tokens in np.unique(shapes, axis=0).tolist():
+            rest = seed_tokens - (self._codes.middle_tokens if shares else self._codes.first_tokens)
+            if suffix_tokens <= SMALL_COUNT and not self._fillers.can_make(suffix_tokens):
+                rest += suffix_tokens  # as _draft does
+            if rest <= SMALL_COUNT and not self._fillers.can_make(rest):
+                raise self._cannot_fill(Unfillable(rest), "a seed")
 
     def _reader(self, stream: int, *, reshuffle: bool) -> RowReader:
         selection, slot = self._selections[stream], self._rows.slot

@@ -18,8 +18,6 @@ from ais_bench_prefix_cache.random_streams import RandomStream, derive_seed
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts.words import WordTable
 
-MAX_ALPHABET = 4096
-
 
 @dataclass(frozen=True)
 class Alphabet:
@@ -38,9 +36,7 @@ class Alphabet:
         return len(self.first[0])
 
 
-def find_alphabets(
-    table: WordTable, candidates: Sequence[int], *, limit: int | None, random_seed: int
-) -> list[Alphabet]:
+def find_alphabets(table: WordTable, candidates: Sequence[int], *, random_seed: int) -> list[Alphabet]:
     """The usable alphabets among the candidate words, one per pair of token counts."""
     usable = [number for number in candidates if table.counts[number]]
     starts = table.first_ids(usable)
@@ -54,8 +50,6 @@ def find_alphabets(
         if len(entries) < 2:
             continue
         order = RandomStream(random_seed, "seed-words", *shape).permutation(len(entries)).tolist()
-        if limit is not None:
-            order = order[:limit]
         chosen = [entries[i] for i in order]
         alphabets.append(
             Alphabet(tuple(e[0] for e in chosen), tuple(e[1] for e in chosen), tuple(e[2] for e in chosen))

@@ -24,11 +24,14 @@ from ais_bench_prefix_cache.analysis.analysis_document import (
 from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison, SeenRequest, compare_requests
 from ais_bench_prefix_cache.analysis.run_facts import ProbeFact, ResetFact, RunFacts
 from ais_bench_prefix_cache.analysis.snapshot import parse_kv_cache_usage
+from ais_bench_prefix_cache.artifacts.paths import RunPaths
+from ais_bench_prefix_cache.artifacts.rows import read_full_rows
 from ais_bench_prefix_cache.artifacts.sources import corpus_warning, tokenizer_problem
 from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet, verify_data_set
 from ais_bench_prefix_cache.artifacts.writing import claimed, update_analysis
 from ais_bench_prefix_cache.errors import ArtifactError, Problem, ServiceError, SnapshotError
 from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer, load_tokenizer
+from ais_bench_prefix_cache.running.hybrid_warmup import shared_lengths, sharers
 from ais_bench_prefix_cache.running.phases import Phases
 from ais_bench_prefix_cache.running.prepared_data import FormalRequests, read_formal_requests
 from ais_bench_prefix_cache.scenario.model import Scenario
@@ -37,10 +40,10 @@ from ais_bench_prefix_cache.service.counters import Reading
 from ais_bench_prefix_cache.service.engine_readings import engine_facts, reading_parser
 from ais_bench_prefix_cache.service.kv_sampling import KvSampler
 from ais_bench_prefix_cache.service.preflight import Preflight, check_engines, check_inference
-from ais_bench_prefix_cache.service.probing import ProbedRanks, probe_ranks
+from ais_bench_prefix_cache.service.probing import ProbedRanks, new_nonce, probe_ranks, probe_text
 from ais_bench_prefix_cache.service.resetting import ResetOutcome, empty_the_caches
 from ais_bench_prefix_cache.service.scraping import CounterReader
-from ais_bench_prefix_cache.service.warming import WarmedEntry, WarmupEntry, warm_and_prove
+from ais_bench_prefix_cache.service.warming import WarmedEntry, WarmupEntry, warm_and_prove, warm_shorter_prefixes
 
 ProgressBar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """``with bar(label, total) as show``: ``show`` is told how many are done."""
@@ -68,27 +71,26 @@ def run_benchmark(
     ``template_path`` overrides ``aisbench.config``. Raises ArtifactError, ServiceError or AISBenchError; after any of
     them, or an interruption, nothing more is sent and ``phases.current`` says where it happened.
     """
-    with phases.enter("verify"):
-        data = verify_data_set(manifest_path)
-        tokenizer = load_tokenizer(scenario.tokenizer)
-        problem = tokenizer_problem(data.manifest, tokenizer)
-        if problem is not None:
-            raise ArtifactError(problem)
-        formal = read_formal_requests(data)
-    with (
-        _only_run(data),
-        ServiceClient(scenario.service, generation_kwargs=scenario.aisbench.model.generation_kwargs) as client,
-    ):
-        return _Run(scenario, data, formal, tokenizer, client, phases, bar, template_path).execute()
+    with _only_run(RunPaths.of_manifest(manifest_path)):
+        with phases.enter("verify"):
+            data = verify_data_set(manifest_path)
+            tokenizer = load_tokenizer(scenario.tokenizer)
+            problem = tokenizer_problem(data.manifest, tokenizer)
+            if problem is not None:
+                raise ArtifactError(problem)
+            formal = read_formal_requests(data)
+        with ServiceClient(scenario.service, generation_kwargs=scenario.aisbench.model.generation_kwargs) as client:
+            return _Run(scenario, data, formal, tokenizer, client, phases, bar, template_path).execute()
 
 
 @contextmanager
-def _only_run(data: VerifiedDataSet) -> Iterator[None]:
-    with claimed(data.paths.directory) as mine:
-        if not mine:
+def _only_run(paths: RunPaths) -> Iterator[None]:
+    """No ``prepare --overwrite`` (which claims the data files), no ``analyze`` and no other ``run`` meanwhile."""
+    with claimed(paths.directory) as directory_is_mine, claimed(paths.result_dir) as files_are_mine:
+        if not (directory_is_mine and files_are_mine):
             raise ArtifactError.of(
                 "DIRECTORY_IN_USE",
-                str(data.paths.directory),
+                str(paths.directory),
                 "another command is working with this data set",
                 hint="Wait until it has finished.",
             )
@@ -110,7 +112,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.service = self.scenario.service
-        self.reader = CounterReader(self.client, reading_parser(self.service))
+        self.reader = CounterReader(self.client, reading_parser(self.service, self.scenario.block_size))
         self.runtime: dict[str, Any] = {}
         self.exact_hits = True
 
@@ -217,17 +219,32 @@ class _Run:
                     exact_hits=self.exact_hits,
                     on_progress=show,
                 )
+        if plan and self.service.hybrid_warmup:
+            warmed += self._warm_shorter_prefixes(probed)
         self.runtime["warmup"] = [
             {
                 "request_id": each.entry.request_id,
                 "group_id": each.entry.group_id,
                 "dp_rank": each.entry.dp_rank,
                 "input_tokens": each.entry.input_tokens,
-                "expected_repeat_hits": probed.rule.repeat_hits(each.entry.input_tokens),
+                "expected_hits": each.expected_hits,
                 "cached_tokens": each.cached_tokens,
             }
             for each in warmed
         ]
+
+    def _warm_shorter_prefixes(self, probed: ProbedRanks) -> list[WarmedEntry]:
+        lengths = shared_lengths(read_full_rows(self.data.paths.full))
+        pairs = sharers(
+            lengths,
+            self.tokenizer,
+            self.service.dp_size,
+            lambda characters: probe_text(new_nonce(), 0, characters),
+        )
+        if not pairs:
+            return []
+        with self.bar("Warm up shorter prefixes", 2 * len(pairs)) as show:
+            return warm_shorter_prefixes(self.client, self.reader, pairs, probed.rank_of_engine, on_progress=show)
 
     def _baseline(self) -> Reading:
         stable = self.reader.stable(timeout=self.service.timeout_seconds)
@@ -269,6 +286,7 @@ class _Run:
             reset=ResetFact(reset.accepted, attempts=reset.attempts, hits_after=reset.hits_after),
             assumed_empty=reset.warning is not None,
             dropped_blocks=probed.rule.dropped_blocks,
+            hybrid_warmup=self.service.hybrid_warmup,
             retried_requests=sum(row.attempts > 1 for row in usage) if usage else None,
             failed_requests=sum(not row.success for row in usage) if usage else None,
             aisbench_warmups=_warmups(self.scenario.aisbench.extra_args),

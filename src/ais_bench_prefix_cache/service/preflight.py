@@ -275,7 +275,7 @@ def _engine_problems(where: str, engine: EngineId, facts: EngineFacts, workload:
                 Problem(
                     "CACHE_TOO_SMALL",
                     where,
-                    f"{engine} holds {facts.capacity_tokens} tokens; {what} need {needed}",
+                    f"{engine} holds {facts.capacity_tokens} tokens, but {needed} are needed for {what}",
                     hint="Give the server more KV memory (--gpu-memory-utilization, --num-gpu-blocks-override), or use "
                     "fewer groups or shorter inputs and prepare again.",
                 )

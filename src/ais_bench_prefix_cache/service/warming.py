@@ -36,9 +36,10 @@ class WarmupEntry:
 
 @dataclass(frozen=True)
 class WarmedEntry:
-    """What a warm-up prompt's repetition hit; ``cached_tokens`` is None where the response does not say."""
+    """What a prompt of the second pass had to hit and, where the response says it, hit."""
 
     entry: WarmupEntry
+    expected_hits: int
     cached_tokens: int | None
 
 
@@ -58,13 +59,48 @@ def warm_and_prove(
     each part, because none can hit more. Raises ServiceError that names group, rank and numbers. ``on_progress`` hears
     how many requests are done, ``2 * len(plan)`` at the end.
     """
+    expected = [rule.repeat_hits(entry.input_tokens) for entry in plan]
+    return _two_passes(client, reader, plan, plan, expected, rank_of_engine, exact_hits, on_progress)
+
+
+def warm_shorter_prefixes(
+    client: ServiceClient,
+    reader: CounterReader,
+    sharers: Sequence[tuple[WarmupEntry, WarmupEntry]],
+    rank_of_engine: Mapping[EngineId, int],
+    *,
+    on_progress: Callable[[int], None] = lambda _done: None,
+) -> list[WarmedEntry]:
+    """For hybrid models, after :func:`warm_and_prove`: make each shorter part of a warm prefix warm, too.
+
+    Where only some layers keep all blocks, the first prompt that shares a shorter part of a cached one hits less, or
+    nothing, and makes the next one hit in full (seen on vLLM 0.32 with sliding windows). ``sharers`` are pairs of
+    prompts with the same ``shared_prefix_tokens`` and different ends: the first ones are sent, then the second ones,
+    which must hit exactly what they share.
+    """
+    first, second = [pair[0] for pair in sharers], [pair[1] for pair in sharers]
+    expected = [entry.shared_prefix_tokens for entry in second]
+    return _two_passes(client, reader, first, second, expected, rank_of_engine, True, on_progress)
+
+
+def _two_passes(
+    client: ServiceClient,
+    reader: CounterReader,
+    first: Sequence[WarmupEntry],
+    second: Sequence[WarmupEntry],
+    expected: Sequence[int],
+    rank_of_engine: Mapping[EngineId, int],
+    exact_hits: bool,
+    on_progress: Callable[[int], None],
+) -> list[WarmedEntry]:
     start = reader.read()
-    _check_lengths(client, plan, _send_all(client, plan, on_progress, 0))
-    warmed, _ = _wait(client, reader, start, plan)
-    completions = _send_all(client, plan, on_progress, len(plan))
-    _, moved = _wait(client, reader, warmed, plan)
-    _prove(client, plan, completions, moved, rank_of_engine, rule, exact_hits)
-    return [WarmedEntry(entry, completion.cached_tokens) for entry, completion in zip(plan, completions, strict=True)]
+    _check_lengths(client, first, _send_all(client, first, on_progress, 0))
+    warmed, _ = _wait(client, reader, start, first)
+    completions = _send_all(client, second, on_progress, len(first))
+    _, moved = _wait(client, reader, warmed, second)
+    proofs = [_Proof(*each) for each in zip(second, completions, expected, strict=True)]
+    _prove(client, proofs, moved, rank_of_engine, exact_hits)
+    return [WarmedEntry(proof.entry, proof.expected_hits, proof.completion.cached_tokens) for proof in proofs]
 
 
 def _send_all(
@@ -153,24 +189,29 @@ def _wait(
     return reader.wait_for_queries(before, tokens, client.config.timeout_seconds)
 
 
+@dataclass(frozen=True)
+class _Proof:
+    """A prompt of the second pass, its answer, and what it must have hit."""
+
+    entry: WarmupEntry
+    completion: Completion
+    expected_hits: int
+
+
 def _prove(
     client: ServiceClient,
-    plan: Sequence[WarmupEntry],
-    completions: Sequence[Completion],
+    proofs: Sequence[_Proof],
     moved: Mapping[EngineId, Counter],
     rank_of_engine: Mapping[EngineId, int],
-    rule: BlockRule,
     exact_hits: bool,
 ) -> None:
     by_rank = {rank_of_engine[engine]: rise for engine, rise in moved.items() if engine in rank_of_engine}
     problems: list[Problem] = []
     where = ", ".join(client.config.metrics_urls)
-    for dp_rank in sorted({entry.dp_rank for entry in plan}):
-        entries = [
-            (entry, completion) for entry, completion in zip(plan, completions, strict=True) if entry.dp_rank == dp_rank
-        ]
-        queries = sum(entry.input_tokens for entry, _ in entries)
-        expected = sum(rule.repeat_hits(entry.input_tokens) for entry, _ in entries)
+    for dp_rank in sorted({proof.entry.dp_rank for proof in proofs}):
+        of_rank = [proof for proof in proofs if proof.entry.dp_rank == dp_rank]
+        queries = sum(proof.entry.input_tokens for proof in of_rank)
+        expected = sum(proof.expected_hits for proof in of_rank)
         rise = by_rank.get(dp_rank, Counter(0, 0))
         if rise.queries != queries:
             problems.append(
@@ -184,31 +225,25 @@ def _prove(
                 )
             )
         elif rise.hits != expected and (exact_hits or rise.hits < expected):
-            problems.append(_not_warm(where, dp_rank, rise.hits, expected, entries, rule))
+            problems.append(_not_warm(where, dp_rank, rise.hits, expected, of_rank))
     if problems:
         raise ServiceError(problems)
 
 
-def _not_warm(
-    where: str,
-    dp_rank: int,
-    hits: int,
-    expected: int,
-    entries: Sequence[tuple[WarmupEntry, Completion]],
-    rule: BlockRule,
-) -> Problem:
+def _not_warm(where: str, dp_rank: int, hits: int, expected: int, proofs: Sequence[_Proof]) -> Problem:
     cold = [
-        f"{entry.group_id} hit {completion.cached_tokens} of {rule.repeat_hits(entry.input_tokens)}"
-        for entry, completion in entries
-        if completion.cached_tokens is not None and completion.cached_tokens != rule.repeat_hits(entry.input_tokens)
+        f"{proof.entry.group_id} hit {proof.completion.cached_tokens} of {proof.expected_hits}"
+        for proof in proofs
+        if proof.completion.cached_tokens not in (None, proof.expected_hits)
     ]
     named = f" ({', '.join(cold[:5])}{', …' if len(cold) > 5 else ''})" if cold else ""
-    groups = entries[0][0].group_id if len(entries) == 1 else f"{len(entries)} groups"
+    groups = sorted({proof.entry.group_id for proof in proofs})
     return Problem(
         "NOT_WARM",
         where,
-        f"rank {dp_rank} does not hold the canonical prefixes of {groups}: sent again, they hit {hits} tokens, "
+        f"rank {dp_rank} does not hold the canonical prefixes of "
+        f"{groups[0] if len(groups) == 1 else f'{len(groups)} groups'}: sent again, they hit {hits} tokens, "
         f"not {expected}{named}",
         hint="A cache that is too small evicts them (fewer or shorter groups, or more KV memory); hybrid models with "
-        "sliding windows or Mamba layers keep only parts of them.",
+        "sliding windows or Mamba layers keep only parts of them (service.hybrid_warmup).",
     )

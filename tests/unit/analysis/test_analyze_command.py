@@ -15,6 +15,7 @@ from metric_texts import engine, vllm_text
 from ais_bench_prefix_cache.artifacts.data_set import write_data_set
 from ais_bench_prefix_cache.artifacts.paths import RunPaths
 from ais_bench_prefix_cache.artifacts.verifying import verify_data_set
+from ais_bench_prefix_cache.artifacts.writing import claimed
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.planning.plan import Plan
 from ais_bench_prefix_cache.planning.planner import plan_scenario
@@ -237,6 +238,22 @@ def test_missing_files_come_at_once(data_set: RunPaths, tmp_path: Path, capsys: 
         "error [SNAPSHOT_COUNT] --baseline, --after: 2 and 1 files were given (allowed: the same number for both: one, "
         "or one for each port)\n"
     )
+
+
+def test_a_data_set_in_use_is_left_alone(
+    data_set: RunPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = exact_texts(data_set, tmp_path)
+    content = data_set.analysis.read_bytes()
+    with claimed(data_set.directory):
+        shown = run(capsys, "--manifest", data_set.manifest, "--baseline", before, "--after", after)
+    assert shown == (
+        2,
+        "",
+        f"error [DIRECTORY_IN_USE] {data_set.directory}: another command is working with this data set\n"
+        "    Wait until it has finished.\n",
+    )
+    assert data_set.analysis.read_bytes() == content
 
 
 def test_a_damaged_data_set_is_refused_before_anything_is_written(

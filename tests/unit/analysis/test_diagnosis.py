@@ -113,8 +113,8 @@ CASES: list[tuple[str, Evidence, str, str]] = [
     (
         # Decode context parallelism of 2: the cache holds twice the tokens of its blocks.
         "SERVER_BLOCK_SIZE_MULTIPLE",
-        counted(1000, 576, config={"kv_cache_size_tokens": "320000"}),
-        "warning",
+        counted(1000, 288, config={"kv_cache_size_tokens": "320000"}),
+        "error",
         "the server's hits come in steps of 32 tokens, tokenizer.block_size is 16: with decode context parallelism a "
         "block spans several devices",
     ),
@@ -444,6 +444,10 @@ def test_a_server_that_counts_blocks(prom: Prom) -> None:
     )
     (without_size,) = diagnose(refused(prom("26"), late))
     assert without_size.code == "BLOCK_COUNTERS" and without_size.severity == "error"
+
+
+def test_a_capacity_that_looks_parallel_is_no_finding_where_all_hits_came() -> None:
+    assert diagnose(counted(1000, 576, config={"kv_cache_size_tokens": "320000"})) == []
 
 
 def test_a_reset_that_was_not_asked_for_is_no_finding() -> None:

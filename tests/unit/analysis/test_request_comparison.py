@@ -60,6 +60,7 @@ def test_the_first_mismatch_is_named_and_each_counted_by_group_and_rank() -> Non
         "requests": 3,
         "matched": 2,
         "mismatched": 1,
+        "input_tokens": 300,
         "expected_hits": 96,
         "seen_hits": 80,
     }

@@ -392,7 +392,12 @@ def test_files_of_another_data_set_are_found(make_data_set: Any, tmp_path: Path)
 def test_problems_of_one_kind_are_counted_not_listed_without_end(make_data_set: Any) -> None:
     paths = make_data_set("cold")
     lines = paths.full.read_bytes().splitlines(keepends=True)
-    paths.full.write_bytes(b"".join(line.replace(b'"seed_tokens": 4', b'"seed_tokens": 5') for line in lines))
+    paths.full.write_bytes(
+        b"".join(
+            line.replace(b'"seed_tokens": 4', b'"seed_tokens": 5').replace(b'hit_tokens": ', b'hit_tokens": 9')
+            for line in lines
+        )
+    )
     with pytest.raises(ArtifactError) as caught:
         verify_data_set(paths.manifest)
     wrong = [problem for problem in caught.value.problems if problem.code == "WRONG_VALUE" and problem.where]

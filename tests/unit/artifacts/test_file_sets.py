@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,17 @@ def test_signals_wait_until_a_commit_is_complete(tmp_path: Path, monkeypatch: py
     finally:
         signal.signal(signal.SIGTERM, previous)
     assert seen == [[True, True, True]]
+
+
+def test_signals_wait_even_where_other_threads_could_take_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        test_signals_wait_until_a_commit_is_complete(tmp_path, monkeypatch)
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_an_analysis_is_updated_with_a_new_digest(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from ais_bench_prefix_cache.aisbench.environment import HEARTBEAT_VARIABLE
@@ -18,6 +19,7 @@ class Heartbeat:
         self._path = path
         self._finished = 0
         self._next_beat = 0.0
+        self._unwritten = False
 
     @classmethod
     def from_environment(cls) -> Heartbeat:
@@ -26,15 +28,20 @@ class Heartbeat:
         return cls(Path(name) if name else None)
 
     def activity(self) -> None:
-        now = time.monotonic()
-        if now >= self._next_beat:
-            self._next_beat = now + _SECONDS_BETWEEN_BEATS
-            self.write()
+        """Something arrived."""
+        self._unwritten = True
+        if time.monotonic() >= self._next_beat:
+            self.flush()
 
     def request_finished(self) -> None:
         self._finished += 1
         self.activity()
 
-    def write(self) -> None:
-        if self._path is not None:
-            self._path.write_text(str(self._finished), encoding="ascii")
+    def flush(self) -> None:
+        """Write what happened since the last beat; nothing if nothing did."""
+        if self._unwritten and self._path is not None:
+            # A full disk must not end a run that could go on without telling about its progress.
+            with suppress(OSError):
+                self._path.write_text(str(self._finished), encoding="ascii")
+        self._unwritten = False
+        self._next_beat = time.monotonic() + _SECONDS_BETWEEN_BEATS

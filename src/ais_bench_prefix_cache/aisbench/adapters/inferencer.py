@@ -25,7 +25,7 @@ USAGE_SUFFIX = "_usage.jsonl"
 _LOOKAHEAD_REQUESTS = 16_384
 """Requests that may wait for their lane at a time; they hold no prompt yet."""
 _FINISHED_TASKS_KEPT = 4_096
-_SECONDS_BETWEEN_SUPERVISOR_CHECKS = 1.0
+_SECONDS_BETWEEN_CONTACTS = 1.0
 
 
 class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
@@ -104,7 +104,7 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         lookahead = asyncio.Semaphore(max(_LOOKAHEAD_REQUESTS, 2 * self.batch_size))
         stop = asyncio.Event()
         tasks: list[asyncio.Task[None]] = []
-        watch = asyncio.create_task(_watch_supervisor())
+        watch = asyncio.create_task(self._keep_in_touch())
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self.batch_size + 1),
             timeout=aiohttp.ClientTimeout(total=get_request_time_out()),
@@ -132,7 +132,14 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-                self._heartbeat.write()
+                self._heartbeat.flush()
+
+    async def _keep_in_touch(self) -> None:
+        """Stop with the launching program, and tell it what a burst of answers left untold."""
+        while True:
+            end_with_supervisor()
+            self._heartbeat.flush()
+            await asyncio.sleep(_SECONDS_BETWEEN_CONTACTS)
 
     async def do_request(self, data: dict[str, Any], token_bucket: Any, session: Any) -> None:
         if self._schedule is None:  # AISBench's own warm-up
@@ -182,9 +189,3 @@ def _unfinished(tasks: list[asyncio.Task[None]]) -> list[asyncio.Task[None]]:
         if task.done():
             task.result()
     return [task for task in tasks if not task.done()]
-
-
-async def _watch_supervisor() -> None:
-    while True:
-        end_with_supervisor()
-        await asyncio.sleep(_SECONDS_BETWEEN_SUPERVISOR_CHECKS)

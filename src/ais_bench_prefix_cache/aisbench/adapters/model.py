@@ -91,8 +91,8 @@ class PrefixCacheCompletionsAPI(VLLMCustomAPI):  # type: ignore[misc]
             yield line
 
     async def parse_stream_response(self, api_response: dict[str, Any], output: Any) -> None:
-        if "error" in api_response:
-            raise StreamError(f"the server reported an error in the stream: {_error_text(api_response['error'])}")
+        if error := _reported_error(api_response):
+            raise StreamError(f"the server reported an error in the stream: {error}")
         has_token = bool(api_response.get("choices"))
         if self._observation is not None:
             self._observation.see_chunk(has_token=has_token)
@@ -102,8 +102,8 @@ class PrefixCacheCompletionsAPI(VLLMCustomAPI):  # type: ignore[misc]
         await super().parse_stream_response(api_response, output)
 
     async def parse_text_response(self, api_response: dict[str, Any], output: Any) -> None:
-        if "error" in api_response:
-            raise StreamError(f"the server reported an error: {_error_text(api_response['error'])}")
+        if error := _reported_error(api_response):
+            raise StreamError(f"the server reported an error: {error}")
         await super().parse_text_response(api_response, output)
 
     async def _parse_usage(self, json_content: dict[str, Any], output: Any) -> None:
@@ -133,6 +133,10 @@ class _WatchedSession:
             yield response
 
 
-def _error_text(error: Any) -> str:
+def _reported_error(response: dict[str, Any]) -> str | None:
+    """The message of ``{"error": …}``, or of the bare error object that older vLLM versions send."""
+    error = response if response.get("object") == "error" else response.get("error")
+    if not error:
+        return None
     message = error.get("message") if isinstance(error, dict) else error
     return str(message)[:_ERROR_BODY_CHARACTERS]

@@ -7,9 +7,7 @@ AISBench's own local runner starts the task as a new program through a shell: ev
 from __future__ import annotations
 
 import multiprocessing
-import os
-import threading
-from pathlib import Path
+import tempfile
 from typing import Any
 
 from ais_bench.benchmark.registry import TASKS
@@ -40,12 +38,6 @@ class ForkingRunner(BaseRunner):  # type: ignore[misc]
 
     def _run(self, config: Any) -> None:
         """In the child: what AISBench's task program does when it is started by hand."""
-        status_directory = Path(config["work_dir"]) / "status_tmp"
-        status_directory.mkdir(parents=True, exist_ok=True)
-        state = TaskStateManager(str(status_directory), task_abbr_from_cfg(config), is_debug=True)
-        reporting = threading.Thread(target=state.launch, daemon=True)
-        reporting.start()
-        state.update_task_state({"status": "start", "process_id": os.getpid()})
-        TASKS.build({"cfg": config, "type": self.task_cfg["type"]}).run(state)
-        state.update_task_state({"status": "finish"})
-        reporting.join()
+        with tempfile.TemporaryDirectory() as status_directory:
+            state = TaskStateManager(status_directory, task_abbr_from_cfg(config), is_debug=True)
+            TASKS.build({"cfg": config, "type": self.task_cfg["type"]}).run(state)

@@ -23,7 +23,10 @@ def supervisor_is_gone(lock_file: Path) -> bool:
 
 
 def end_with_supervisor() -> None:
-    """Kill this whole process group if the launching program is gone. Without one, nothing is supervised."""
+    """End this whole process group if the launching program is gone. Without one, nothing is supervised.
+
+    By SIGTERM, which nobody here catches but Python's resource tracker ignores: it then frees the shared memory.
+    """
     name = os.environ.get(SUPERVISOR_VARIABLE)
     if name and supervisor_is_gone(Path(name)):
-        os.killpg(os.getpgid(0), signal.SIGKILL)
+        os.killpg(os.getpgid(0), signal.SIGTERM)

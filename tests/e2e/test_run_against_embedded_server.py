@@ -1,0 +1,185 @@
+"""`run` from the command line, with the real AISBench, against the embedded server: theory equals the counter.
+
+The counters are read here with a regular expression of the test's own, not with the product's parser.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from word_data_set import prepare_words
+
+from ais_bench_prefix_cache.artifacts.writing import claimed
+from ais_bench_prefix_cache.server.configuration import ServerConfiguration
+from ais_bench_prefix_cache.server.running import running_server
+
+pytestmark = pytest.mark.aisbench
+
+CommandLine = Callable[..., subprocess.CompletedProcess[str]]
+SECRET = "sk-secret-of-the-run-tests"
+
+
+def counted(url: str) -> dict[str, tuple[int, int]]:
+    """Engine label → (queries, hits), from the server's text."""
+    text = httpx.get(f"{url}/metrics", trust_env=False).text
+    found = {}
+    for label in re.findall(r'^vllm:prefix_cache_queries_total\{[^}]*engine="(\d+)"', text, re.MULTILINE):
+        values = [
+            int(
+                float(
+                    re.findall(rf'^vllm:prefix_cache_{name}_total\{{[^}}]*engine="{label}"[^}}]*\}} (\S+)', text, re.M)[
+                        0
+                    ]
+                )
+            )
+            for name in ("queries", "hits")
+        ]
+        found[label] = (values[0], values[1])
+    return found
+
+
+@pytest.fixture
+def scenario(deepseek_tokenizer_dir: Path, tmp_path: Path) -> Callable[..., Any]:
+    @contextmanager
+    def serving(prefix_cache: dict[str, Any], model: dict[str, Any], **service: Any) -> Iterator[tuple[Path, str]]:
+        configuration = ServerConfiguration(
+            tokenizer=deepseek_tokenizer_dir,
+            model="tiny",
+            data_parallel_size=2,
+            prefill_tokens_per_second=None,
+            decode_tokens_per_second=None,
+        )
+        with running_server(configuration, api_key=SECRET) as url:
+            (tmp_path / "corpus.jsonl").write_text('{"question": "How many apples are left?"}\n')
+            document = {
+                "run": {"run_id": "words", "output_dir": "./out"},
+                "tokenizer": {"path": str(deepseek_tokenizer_dir)},
+                "corpus": {"path": "./corpus.jsonl"},
+                "requests": {
+                    "count": 48,
+                    "input_length": {"mode": "truncated_normal", "min": 64, "max": 400},
+                    "output_length": {"mode": "fixed", "value": 3},
+                },
+                "prefix_cache": prefix_cache,
+                "service": {
+                    "inference_url": f"{url}/v1/completions",
+                    "metrics_url": f"{url}/metrics",
+                    "reset_url": f"{url}/reset_prefix_cache",
+                    "model": "tiny",
+                    "api_key": SECRET,
+                    "poll_interval_seconds": 0.2,
+                    **service,
+                },
+                "aisbench": {"work_dir": "./aisbench", "model": model},
+            }
+            path = tmp_path / "scenario.json"
+            path.write_text(json.dumps(document))
+            yield path, url
+
+    return serving
+
+
+@pytest.mark.parametrize(
+    ("prefix_cache", "model"),
+    [
+        ({"mode": "warmup", "target_hit_rate": 0.6, "groups": {"count": 3}}, {"batch_size": 8}),
+        (
+            {"mode": "cold", "target_hit_rate": 0.5, "groups": {"count": 2}, "order": {"strategy": "global_shuffle"}},
+            {"batch_size": 16, "stream": False},
+        ),
+    ],
+    ids=["warmup", "cold"],
+)
+def test_theory_equals_the_counter(
+    scenario: Callable[..., Any], command_line: CommandLine, prefix_cache: dict[str, Any], model: dict[str, Any]
+) -> None:
+    with scenario(prefix_cache, model) as (path, url):
+        paths = prepare_words(path)
+        theory = json.loads(paths.analysis.read_text())["theory"]
+        finished = command_line("run", "--scenario", path.name, cwd=path.parent)
+        total = counted(url)
+    analysis = json.loads(paths.analysis.read_text())
+    baseline = analysis["runtime"]["metrics_baseline"]["by_dp"]
+    by_rank = {
+        label: (queries - baseline[label]["queries"], hits - baseline[label]["hits"])
+        for label, (queries, hits) in total.items()
+    }
+    queries, hits = (sum(column) for column in zip(*by_rank.values(), strict=True))
+    assert (queries, hits) == (theory["input_tokens"], theory["hit_tokens"])
+    if prefix_cache["mode"] == "cold":
+        assert by_rank == {rank: (share["input_tokens"], share["hit_tokens"]) for rank, share in theory["dp"].items()}
+    actual = analysis["actual"]
+    assert (actual["global_queries"], actual["global_hits"]) == (queries, hits)
+    assert {rank: (each["queries"], each["hits"]) for rank, each in actual["by_dp"].items()} == by_rank
+
+    assert analysis["status"] == "complete"
+    assert analysis["findings"] == []
+    assert analysis["theory_actual_difference_pp"] == 0
+    assert analysis["requests"]["matched"] == 48
+    runtime = analysis["runtime"]
+    assert list(runtime["phases"]) == ["verify", "precheck", "reset", "warmup", "baseline", "formal", "after"]
+    assert len(runtime["warmup"]) == (6 if prefix_cache["mode"] == "warmup" else 0)
+    assert runtime["aisbench_exit_code"] == 0
+    assert runtime["kv_cache_polling"]["samples"] > 0
+    assert runtime["kv_cache_polling"]["errors"] == 0
+
+    lines = finished.stdout.splitlines()
+    assert lines[0] == f"Prefix Cache Results of task [{paths.run_id}-vllm/{paths.run_id}]:"
+    assert "Prefix Cache Metric" in lines[2]
+    assert lines[-1] == str(paths.analysis)
+    log = paths.log("run").read_text()
+    assert len(log.splitlines()) < 30
+    for file in path.parent.rglob("*"):
+        if file.is_file() and file != path:
+            assert SECRET.encode() not in file.read_bytes(), file
+
+
+def test_run_needs_a_prepared_data_set(scenario: Callable[..., Any], command_line: CommandLine) -> None:
+    with scenario({"mode": "warmup"}, {}) as (path, _url):
+        finished = command_line("run", "--scenario", path.name, cwd=path.parent, expect=2)
+    assert finished.stdout == ""
+    assert finished.stderr == (
+        f"error [NOT_PREPARED] {path}: no prepared data set of this Scenario lies beside {path.parent / 'out'}\n"
+        "    Run prepare with this Scenario first; after every edit of the Scenario prepare again.\n"
+    )
+
+
+@pytest.mark.parametrize("claimed_by", ["analyze or run", "prepare --overwrite"])
+def test_a_data_set_in_use_is_left_alone(
+    scenario: Callable[..., Any], command_line: CommandLine, claimed_by: str
+) -> None:
+    with scenario({"mode": "warmup"}, {}) as (path, url):
+        paths = prepare_words(path)
+        directory = paths.result_dir if claimed_by == "prepare --overwrite" else paths.directory
+        with claimed(directory) as mine:
+            assert mine
+            finished = command_line("run", "--scenario", path.name, cwd=path.parent, expect=2)
+        assert counted(url) == {"0": (0, 0), "1": (0, 0)}
+    assert finished.stderr.splitlines()[0] == (
+        f"error [DIRECTORY_IN_USE] {paths.directory}: another command is working with this data set"
+    )
+
+
+def test_assumed_emptiness_is_a_warning_in_the_analysis(
+    scenario: Callable[..., Any], command_line: CommandLine
+) -> None:
+    changes = {"reset_url": "", "assume_empty_cache": True, "poll_interval_seconds": 0}
+    with scenario({"mode": "warmup", "groups": {"count": 1}}, {"batch_size": 8}, **changes) as (path, _url):
+        paths = prepare_words(path)
+        (path.parent / "corpus.jsonl").write_text('{"question": "Another corpus."}\n')
+        finished = command_line("run", "--scenario", path.name, cwd=path.parent)
+    analysis = json.loads(paths.analysis.read_text())
+    assert [warning["code"] for warning in analysis["warnings"]] == ["ASSUME_EMPTY_CACHE", "CORPUS_CHANGED"]
+    assert analysis["validation"]["status"] == "PASS_WITH_WARNING"
+    assert analysis["actual"]["hits_difference"] == 0
+    assert analysis["runtime"]["kv_cache_polling"]["enabled"] is False
+    assert "warning [ASSUME_EMPTY_CACHE]" in finished.stderr
+    assert "warning [CORPUS_CHANGED]" in finished.stderr
