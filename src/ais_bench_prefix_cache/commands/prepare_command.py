@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``prepare``; returns the exit code."""
     from ais_bench_prefix_cache.artifacts.data_set import write_data_set
+    from ais_bench_prefix_cache.commands.capacity_check import capacity_warnings
     from ais_bench_prefix_cache.commands.console import print_json, progress, run_log, warn
     from ais_bench_prefix_cache.errors import PrefixCacheError
     from ais_bench_prefix_cache.planning.planner import plan_scenario
@@ -83,7 +84,7 @@ def execute(arguments: argparse.Namespace) -> int:
             replace=replace,
             progress=lambda rows: progress(rows, total=len(plan), label="Generate prompts"),
         )
-        for warning in analysis["warnings"]:
+        for warning in [*analysis["warnings"], *capacity_warnings(scenario, plan)]:
             log.warning("%s %s", warning["code"], warning["message"])
             warn(warning)
         log.info("theoretical hit rate %.6f, wrote %s", analysis["theoretical_hit_rate"], paths.manifest)
