@@ -18,22 +18,27 @@ from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceReques
 
 BLOCK_SIZE = 16
 BLOCKS_OF_A_REQUEST = 250
-TREES = 400
-NUM_BLOCKS = 40_000
+REQUESTS_OF_A_CONVERSATION = 100
+REFERENCES_OF_A_CACHE_BLOCK = 250
 
 
 def requests(references: int) -> list[TraceRequest]:
-    """Requests of 250 blocks whose first 0 … 249 blocks are the beginning of one of 400 conversations."""
+    """Requests of 250 blocks whose first 0 … 249 blocks are the beginning of a conversation.
+
+    More requests are more conversations, as more traffic is, and the cache grows with them.
+    """
     numbers = random.Random(42)
+    count = references // BLOCKS_OF_A_REQUEST
+    trees = max(1, count // REQUESTS_OF_A_CONVERSATION)
     trunks = [
         [tree.to_bytes(8, "little") + block.to_bytes(8, "little") for block in range(BLOCKS_OF_A_REQUEST)]
-        for tree in range(TREES)
+        for tree in range(trees)
     ]
     made = []
-    for number in range(references // BLOCKS_OF_A_REQUEST):
+    for number in range(count):
         shared = numbers.randrange(BLOCKS_OF_A_REQUEST)
         own = [
-            (TREES + number).to_bytes(8, "little") + block.to_bytes(8, "little")
+            (trees + number).to_bytes(8, "little") + block.to_bytes(8, "little")
             for block in range(shared, BLOCKS_OF_A_REQUEST)
         ]
         hashes = numbers.choice(trunks)[:shared] + own
@@ -50,7 +55,9 @@ def dictionary_loop(sent: list[TraceRequest]) -> None:
 
 
 def replay(sent: list[TraceRequest]) -> None:
-    bounded = TraceReplay(block_size=BLOCK_SIZE, num_blocks=NUM_BLOCKS)
+    bounded = TraceReplay(
+        block_size=BLOCK_SIZE, num_blocks=max(300, len(sent) * BLOCKS_OF_A_REQUEST // REFERENCES_OF_A_CACHE_BLOCK)
+    )
     for request in sent:
         bounded.send(request)
 
@@ -72,7 +79,7 @@ def seconds(work: Callable[[list[TraceRequest]], None], sent: list[TraceRequest]
 def measure(references: int) -> dict[str, object]:
     """Times of all three, their ratios to the dictionary loop and their growth."""
     sent = requests(references)
-    tenth = sent[: len(sent) // 10]
+    tenth = requests(references // 10)
     loop = seconds(dictionary_loop, sent)
     result: dict[str, object] = {"references": references, "dictionary_loop_s": round(loop, 2)}
     for work in (replay, curve):

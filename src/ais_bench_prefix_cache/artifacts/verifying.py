@@ -70,7 +70,7 @@ def verify_data_set(manifest_path: Path) -> VerifiedDataSet:
     findings = Findings()
     findings.extend(digest_problems(paths.manifest, manifest, content, what="manifest"))
     _check_manifest_form(paths, manifest, findings)
-    hashes = _FileHashes(paths)
+    hashes = FileHashes(paths)
     rules = _row_rules(paths, manifest, findings)
     theory, rows = None, 0
     if rules is not None:
@@ -97,6 +97,15 @@ def _kind_problems(paths: RunPaths, manifest: Mapping[str, Any]) -> list[Problem
     mode = manifest.get("benchmark_mode")
     if mode == "mm":
         return [Problem("MULTIMODAL", where, "multimodal data sets are not available yet in this version")]
+    if mode == "trace":
+        return [
+            Problem(
+                "TRACE",
+                where,
+                "this data set was made from a trace",
+                hint="Only validate reads it; send its requests with a client that keeps the times of full.jsonl.",
+            )
+        ]
     if mode != "text":
         return [Problem("WRONG_VALUE", f"{where}: benchmark_mode", f"it says {shown(mode)}", allowed="'text' or 'mm'")]
     return []
@@ -371,7 +380,7 @@ def _compare(expected: Any, found: Any, where: str, findings: Findings) -> None:
         findings.add("WRONG_VALUE", where, f"it says {shown(found)}", allowed=shown(expected))
 
 
-class _FileHashes:
+class FileHashes:
     """Sizes and SHA-256 of the row files, computed beside the check of their rows (hashing releases the GIL)."""
 
     def __init__(self, paths: RunPaths) -> None:

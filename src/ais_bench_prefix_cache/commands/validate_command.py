@@ -45,10 +45,11 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _report(manifest: Path, *, deep: bool) -> dict[str, Any]:
     from ais_bench_prefix_cache.artifacts.sources import corpus_warning
+    from ais_bench_prefix_cache.artifacts.trace_data_set import is_trace_manifest, verify_trace_data_set
     from ais_bench_prefix_cache.artifacts.verifying import verify_data_set
     from ais_bench_prefix_cache.commands.console import warn
 
-    data_set = verify_data_set(manifest)
+    data_set = verify_trace_data_set(manifest) if is_trace_manifest(manifest) else verify_data_set(manifest)
     report: dict[str, Any] = {"ok": True, "rows": data_set.rows, "run_id": data_set.paths.run_id}
     warning = corpus_warning(data_set.manifest)
     if warning is not None:
@@ -61,6 +62,7 @@ def _report(manifest: Path, *, deep: bool) -> dict[str, Any]:
 
 def _deep_report(data_set: VerifiedDataSet) -> dict[str, Any]:
     from ais_bench_prefix_cache.artifacts.deep_check import check_deeply
+    from ais_bench_prefix_cache.artifacts.trace_data_set import check_trace_deeply
     from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
@@ -71,7 +73,8 @@ def _deep_report(data_set: VerifiedDataSet) -> dict[str, Any]:
         revision=tokenizer["revision"],
         trust_remote_code=tokenizer["trust_remote_code"],
     )
-    return check_deeply(data_set, load_tokenizer(config))
+    check = check_trace_deeply if data_set.manifest["benchmark_mode"] == "trace" else check_deeply
+    return check(data_set, load_tokenizer(config))
 
 
 @contextmanager

@@ -88,8 +88,7 @@ class StackDistances:
         """
         request = len(self._dead)
         node, position = self._root, 0
-        above = -1  # The request of the run above, and where its blocks on this path begin.
-        begin = 0
+        last, depth, hits = -1, 0, 0  # The run being read: its last request, the depth of its top, its hits.
         while position < len(names):
             child = node.children.get(int(names[position]))
             if child is None:
@@ -97,23 +96,19 @@ class StackDistances:
             common = _common_prefix(child.names, names[position:])
             if common < len(child.names):
                 child = _split(node, child, common)
-            if child.request != above:
-                above, begin = child.request, position
+            if child.request != last:
+                self._take(last, depth, hits, counted)
+                last, hits = child.request, 0
                 # The runs above have left the stack already: ``position`` blocks, as it was before this request.
-                depth = position + self._live.total - self._live.up_to(above) + self._dead[above]
+                depth = position + self._live.total - self._live.up_to(last) + self._dead[last]
             # Of a last block that is computed again the old copy stays where it is.
             again = max(0, position + common - reusable_blocks)
-            hits = common - again
-            if hits:
-                self._live.add(child.request, -hits)
-            if hits and counted:
-                needed = depth + position - begin + 1 + self._last_block_unfinished
-                self._difference[needed] = self._difference.get(needed, 0) + 1
-                self._difference[needed + hits] = self._difference.get(needed + hits, 0) - 1
-            self._dead[child.request] += again
+            hits += common - again
+            self._dead[last] += again
             child.request = request
             node = child
             position += common
+        self._take(last, depth, hits, counted)
         if position < len(names):
             node.children[int(names[position])] = _Run(names[position:].copy(), request)
         self._dead.append(0)
@@ -121,6 +116,16 @@ class StackDistances:
         self._last_block_unfinished = total_blocks - full_blocks
         self.smallest_num_blocks = max(self.smallest_num_blocks, total_blocks)
         return min(position, reusable_blocks)
+
+    def _take(self, request: int, depth: int, hits: int, counted: bool) -> None:
+        """Remove the ``hits`` blocks below ``depth`` from the stack and count what they need."""
+        if not hits:
+            return
+        self._live.add(request, -hits)
+        if counted:
+            needed = depth + 1 + self._last_block_unfinished
+            self._difference[needed] = self._difference.get(needed, 0) + 1
+            self._difference[needed + hits] = self._difference.get(needed + hits, 0) - 1
 
     def hits(self) -> npt.NDArray[np.int64]:
         """``hits()[n]``: block references that hit in a cache of ``n`` usable blocks; the last is as good as any more.
@@ -135,8 +140,10 @@ class StackDistances:
 
 
 def _common_prefix(first: BlockNames, second: BlockNames) -> int:
-    """How many names at the start are equal."""
+    """How many names at the start are equal, given that the first ones are."""
     length = min(len(first), len(second))
+    if length == 1:
+        return 1
     different = np.flatnonzero(first[:length] != second[:length])
     return int(different[0]) if different.size else length
 

@@ -107,6 +107,24 @@ def read_trace(
             yield reader.row(line, row, next(encoded) if isinstance(prompt, str) else prompt)
 
 
+def check_block_trace(path: Path, block_size: int | None = None) -> tuple[int, int]:
+    """Reads a whole trace of ``hash_ids``; returns the tokens that an id stands for and the number of requests.
+
+    Raises:
+        ArtifactError: there is no request, or one that cannot be read or has no ``hash_ids``.
+    """
+    count, found = 0, 0
+    for row in read_trace(path, trace_block_size=block_size):
+        if row.id_tokens == 1:
+            raise ArtifactError.of(
+                "NO_HASH_IDS", f"{path.name} line {row.line}", "has no hash_ids", hint="Only such traces are imported."
+            )
+        count, found = count + 1, row.id_tokens
+    if not count:
+        raise ArtifactError.of("NO_REQUESTS", str(path), "holds no requests")
+    return found, count
+
+
 class _Reader:
     def __init__(self, path: Path, fields: TraceFields, block_size: int | None, output_tokens: int | None) -> None:
         self._path = path
