@@ -43,7 +43,7 @@ ROW_KEYS = (
     "actual_input_tokens",
     "max_tokens",
     "theoretical_hit_tokens",
-    "hash_ids",
+    "trace_hash_ids",
 )
 BATCH_PROMPTS = 64
 
@@ -185,7 +185,7 @@ def verify_trace_data_set(manifest_path: Path) -> VerifiedDataSet:
     for key, (size, sha256) in found.items():
         claimed = manifest["artifacts"][key]
         for name, expected in (("rows", count), ("bytes", size), ("sha256", sha256)):
-            if claimed[name] != expected:
+            if expected is not None and claimed[name] != expected:
                 findings.add(
                     "FILE_DIFFERS",
                     f"{paths.manifest.name}: artifacts.{key}.{name}",
@@ -200,11 +200,11 @@ def verify_trace_data_set(manifest_path: Path) -> VerifiedDataSet:
             if claimed != computed:
                 findings.add("WRONG_VALUE", where, "it does not agree with the rows of full.jsonl")
     findings.raise_if_any()
-    return VerifiedDataSet(manifest, analysis, paths, count)
+    return VerifiedDataSet(manifest, analysis, paths, count or 0)
 
 
-def _check_rows(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> tuple[_Sums | None, int]:
-    """Rows of both files side by side; the sums are None where a row cannot be added up."""
+def _check_rows(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> tuple[_Sums | None, int | None]:
+    """Rows of both files side by side, and their number; None where a file is missing or a row cannot be added up."""
     ranks = manifest["dp"]["size"]
     output_key = manifest["effective_config"]["output"]["output_key"]
     sums = _Sums(ranks)
@@ -243,10 +243,10 @@ def _check_rows(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings
             if next(requests, None) is not None:
                 findings.add("ROWS_DIFFER", str(paths.requests), f"it has more rows than {paths.full.name}")
     except FileNotFoundError:
-        return None, count  # The check of the files' digests names the file.
+        return None, None  # The check of the files' digests names the file.
     except ArtifactError as error:
         findings.extend(list(error.problems))
-        return None, count
+        return None, None
     return (sums if usable and count else None), count
 
 
@@ -278,7 +278,7 @@ def check_trace_deeply(data_set: VerifiedDataSet, tokenizer: PromptTokenizer) ->
             claimed = row["theoretical_hit_tokens"]
             message = f"the file says {claimed}, but encoding and replaying the prompts gives {hits}"
             findings.add("DEEP_CHECK", f"{where}: theoretical_hit_tokens", message)
-        whole = row["hash_ids"][: tokens // trace_block_size]
+        whole = row["trace_hash_ids"][: tokens // trace_block_size]
         shared = by_names.send(TraceRequest(block_hashes(whole, 1), tokens)).hit_tokens
         # An unfinished last block may be shared, too, and the last token, computed anyway, costs the trace's replay a
         # larger block: at most one of both.

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
 
 CODE_BITS = 64
-MOST_CODE_WORDS = 4096
+ENOUGH_CODE_WORDS = 2048
+MOST_VOCABULARY_WORDS = 16384
 
 TokenIds = npt.NDArray[np.uint32]
 
@@ -65,7 +66,8 @@ class TracePrompts:
         table = WordTable(tokenizer, cleaner)
         self._first_word = table.anchor
         self._first_ids = np.array([*tokenizer.prefix_ids, *table.anchor_first], dtype=np.uint32)
-        self._choose_code_words(table, vocabulary_words(tokenizer, cleaner, common=True))
+        self._read_corpus(table, cleaner, corpus)
+        self._choose_code_words(table, cleaner)
         room = block_size - len(self._first_ids)
         if self._code_length > room:
             raise GenerationError.of(
@@ -74,7 +76,6 @@ class TracePrompts:
                 f"a code that tells blocks apart needs {self._code_length} tokens, but the first block has {room}",
                 hint="Use a larger block size, or a tokenizer with more words of one token.",
             )
-        self._read_corpus(table, cleaner, corpus)
 
     def build(self, names: Sequence[int], prompt_tokens: int, line: int) -> tuple[str, TokenIds]:
         """The text of a prompt and its ids, ``prompt_tokens`` of them.
@@ -128,11 +129,13 @@ class TracePrompts:
             self._code_ids[fill],
         ]
 
-    def _choose_code_words(self, table: WordTable, candidates: Sequence[str]) -> None:
-        """The largest power of two of words that are one token each, and how many of them carry the code's bits."""
-        table.add(candidates[: 4 * MOST_CODE_WORDS])
-        single = {table.ids[number][0]: number for number, count in enumerate(table.counts) if count == 1}
-        bits = min(len(single), MOST_CODE_WORDS).bit_length() - 1
+    def _choose_code_words(self, table: WordTable, cleaner: TextCleaner) -> None:
+        """A power of two of words that are one token each, and how many of them carry the code's bits."""
+        single = _words_of_one_token(table)
+        if len(single) < ENOUGH_CODE_WORDS:
+            table.add(vocabulary_words(self._tokenizer, cleaner, common=True)[:MOST_VOCABULARY_WORDS])
+            single = _words_of_one_token(table)
+        bits = min(len(single), ENOUGH_CODE_WORDS).bit_length() - 1
         if bits < 1:
             raise GenerationError.of(
                 "NO_CODE_WORDS", "scenario: tokenizer.path", "the vocabulary has no words of one token after a space"
@@ -160,6 +163,11 @@ class TracePrompts:
         self._ids = np.array([token for number in repeated for token in table.ids[number]], dtype=np.uint32)
         ends: npt.NDArray[Any] = np.cumsum([0, *(table.counts[number] for number in repeated)])
         self._token_ends = ends.astype(np.int64)
+
+
+def _words_of_one_token(table: WordTable) -> dict[int, int]:
+    """Their numbers by token."""
+    return {table.ids[number][0]: number for number, count in enumerate(table.counts) if count == 1}
 
 
 def _own_name(chain: Sequence[BlockHash], line: int) -> BlockHash:

@@ -47,8 +47,9 @@ class TraceFields:
 class TraceRow:
     """One request as it was read.
 
-    ``ids`` are token ids (``id_tokens`` 1) or block ids, each for ``id_tokens`` tokens. ``timestamp_ms`` is 0 where the
-    row has none; Qwen-Bailian's seconds (rows with a ``chat_id``) have been converted.
+    ``ids`` are token ids (``id_tokens`` 1) or block ids, each for ``id_tokens`` tokens. ``timestamp_ms`` (of a row's
+    ``timestamp_ms`` or ``timestamp``) is 0 where it has none; Qwen-Bailian's seconds (rows with a ``chat_id``) have
+    been converted.
     """
 
     line: int
@@ -224,7 +225,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _milliseconds(row: Mapping[str, Any]) -> float:
-    timestamp = row.get("timestamp")
+    timestamp = row.get("timestamp_ms", row.get("timestamp"))
     if type(timestamp) not in (int, float):
         return 0
     assert isinstance(timestamp, (int, float))
