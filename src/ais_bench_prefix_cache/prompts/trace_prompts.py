@@ -12,8 +12,10 @@ All words stand between single spaces, and the tokenizer is required to encode s
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +67,7 @@ class TracePrompts:
         cleaner = TextCleaner(tokenizer)
         table = WordTable(tokenizer, cleaner)
         self._first_word = table.anchor
-        self._first_ids = np.array([*tokenizer.prefix_ids, *table.anchor_first], dtype=np.uint32)
+        self._first_ids = [*tokenizer.prefix_ids, *table.anchor_first]
         self._read_corpus(table, cleaner, corpus)
         self._choose_code_words(table, cleaner)
         room = block_size - len(self._first_ids)
@@ -95,39 +97,33 @@ class TracePrompts:
             )
         chain = block_hashes(names, 1)
         words = [self._first_word]
-        ids = [self._first_ids]
+        ids = list(self._first_ids)
         for number in range(-(-prompt_tokens // self.trace_block_size)):
             name = chain[number] if number < len(chain) else _own_name(chain, line)
-            tokens = min(self.trace_block_size, prompt_tokens - number * self.trace_block_size)
-            if number == 0:
-                tokens -= len(self._first_ids)
-            block_words, block_ids = self._block(name, tokens)
-            words += block_words
-            ids += block_ids
-        return " ".join(words), np.concatenate(ids)
+            end = min(prompt_tokens, (number + 1) * self.trace_block_size)
+            self._append_block(words, ids, name, end - len(ids))
+        return " ".join(words), np.array(ids, dtype=np.uint32)
 
-    def _block(self, name: BlockHash, tokens: int) -> tuple[list[str], list[TokenIds]]:
+    def _append_block(self, words: list[str], ids: list[int], name: BlockHash, tokens: int) -> None:
         value = int.from_bytes(name[:8], "little")
-        size = len(self._code_words)
-        digits = []
-        for _ in range(min(self._code_length, tokens)):
-            value, digit = divmod(value, size)
-            digits.append(digit)
-        words = [self._code_words[digit] for digit in digits]
-        left = tokens - len(digits)
         start = int.from_bytes(name[8:], "little") % self._starts
-        before = int(self._token_ends[start])
-        end = int(np.searchsorted(self._token_ends, before + left, side="right")) - 1
+        left = tokens
+        for _ in range(min(self._code_length, tokens)):
+            digit = value & self._code_mask
+            value >>= self._code_bits
+            words.append(self._code_words[digit])
+            ids.append(self._code_ids[digit])
+            left -= 1
+        ends = self._token_ends
+        before = ends[start]
+        end = bisect_right(ends, before + left, start, min(start + left + 1, len(ends))) - 1
         words += self._words[start:end]
-        taken = int(self._token_ends[end]) - before
+        ids += self._ids[before : ends[end]]
         # What no whole word fills: code words, which have one token each.
-        fill = [(start + position) % size for position in range(left - taken)]
-        words += [self._code_words[digit] for digit in fill]
-        return words, [
-            self._code_ids[digits],
-            self._ids[before : before + taken],
-            self._code_ids[fill],
-        ]
+        for position in range(start, start + before + left - ends[end]):
+            digit = position & self._code_mask
+            words.append(self._code_words[digit])
+            ids.append(self._code_ids[digit])
 
     def _choose_code_words(self, table: WordTable, cleaner: TextCleaner) -> None:
         """A power of two of words that are one token each, and how many of them carry the code's bits."""
@@ -142,7 +138,8 @@ class TracePrompts:
             )
         chosen = [single[token] for token in sorted(single)][: 1 << bits]
         self._code_words = [table.texts[number] for number in chosen]
-        self._code_ids = np.array([table.ids[number][0] for number in chosen], dtype=np.uint32)
+        self._code_ids = [table.ids[number][0] for number in chosen]
+        self._code_bits, self._code_mask = bits, (1 << bits) - 1
         self._code_length = -(-CODE_BITS // bits)
 
     def _read_corpus(self, table: WordTable, cleaner: TextCleaner, corpus: Corpus) -> None:
@@ -160,9 +157,9 @@ class TracePrompts:
             repeated.append(number)
             tokens += table.counts[number]
         self._words = [table.texts[number] for number in repeated]
-        self._ids = np.array([token for number in repeated for token in table.ids[number]], dtype=np.uint32)
-        ends: npt.NDArray[Any] = np.cumsum([0, *(table.counts[number] for number in repeated)])
-        self._token_ends = ends.astype(np.int64)
+        self._ids = [token for number in repeated for token in table.ids[number]]
+        # Tokens of the stream before its first, second … word, and in all.
+        self._token_ends = list(accumulate((table.counts[number] for number in repeated), initial=0))
 
 
 def _words_of_one_token(table: WordTable) -> dict[int, int]:
