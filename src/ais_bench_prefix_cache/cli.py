@@ -33,6 +33,8 @@ COMMANDS = (
     "analyze",
     "report",
     "schema",
+    "distribution",
+    "extract",
     "serve",
     "demo",
 )

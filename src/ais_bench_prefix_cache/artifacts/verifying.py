@@ -95,6 +95,9 @@ def _kind_problems(paths: RunPaths, manifest: Mapping[str, Any]) -> list[Problem
             )
         ]
     mode = manifest.get("benchmark_mode")
+    if mode == "distribution":
+        message = "this is a data set of the command distribution; it has no ranks, warm-up or analysis"
+        return [Problem("DISTRIBUTION", where, message, hint="Of this kind, validate checks the files.")]
     if mode == "mm":
         return [Problem("MULTIMODAL", where, "multimodal data sets are not available yet in this version")]
     if mode != "text":

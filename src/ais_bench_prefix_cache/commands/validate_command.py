@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet
+    from ais_bench_prefix_cache.datasets.distribution_checks import VerifiedDistribution
 
 SUMMARY = "prove that the files of a data set are intact"
 DESCRIPTION = (
@@ -47,9 +48,16 @@ def _report(manifest: Path, *, deep: bool) -> dict[str, Any]:
     from ais_bench_prefix_cache.artifacts.sources import corpus_warning
     from ais_bench_prefix_cache.artifacts.verifying import verify_data_set
     from ais_bench_prefix_cache.commands.console import warn
+    from ais_bench_prefix_cache.datasets.distribution_checks import is_distribution, verify_distribution
 
-    data_set = verify_data_set(manifest)
-    report: dict[str, Any] = {"ok": True, "rows": data_set.rows, "run_id": data_set.paths.run_id}
+    data_set: VerifiedDataSet | VerifiedDistribution
+    if is_distribution(manifest):
+        data_set = verify_distribution(manifest)
+        run_id = data_set.name
+    else:
+        data_set = verify_data_set(manifest)
+        run_id = data_set.paths.run_id
+    report: dict[str, Any] = {"ok": True, "rows": data_set.rows, "run_id": run_id}
     warning = corpus_warning(data_set.manifest)
     if warning is not None:
         warn(warning)
@@ -59,8 +67,9 @@ def _report(manifest: Path, *, deep: bool) -> dict[str, Any]:
     return report
 
 
-def _deep_report(data_set: VerifiedDataSet) -> dict[str, Any]:
+def _deep_report(data_set: VerifiedDataSet | VerifiedDistribution) -> dict[str, Any]:
     from ais_bench_prefix_cache.artifacts.deep_check import check_deeply
+    from ais_bench_prefix_cache.datasets.distribution_checks import VerifiedDistribution, check_distribution_deeply
     from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
@@ -71,6 +80,8 @@ def _deep_report(data_set: VerifiedDataSet) -> dict[str, Any]:
         revision=tokenizer["revision"],
         trust_remote_code=tokenizer["trust_remote_code"],
     )
+    if isinstance(data_set, VerifiedDistribution):
+        return check_distribution_deeply(data_set, load_tokenizer(config))
     return check_deeply(data_set, load_tokenizer(config))
 
 
