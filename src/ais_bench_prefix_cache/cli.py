@@ -35,6 +35,7 @@ COMMANDS = (
     "schema",
     "distribution",
     "extract",
+    "prompts",
     "serve",
     "demo",
 )

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 SUMMARY = "make a data set whose prompts copy the beginning of earlier ones"
 DESCRIPTION = (
     "Make prompts of given lengths, each of which copies the beginning of one of the prompts before it, so that a "
-    "given share of all input tokens is repeated. Lengths and prefixes are exact to the token for the tokenizer. Writes "
-    "NAME.jsonl, the audit file NAME.prefixes.jsonl and, last, NAME.manifest.json for `validate`; an existing name "
-    "gets _1, _2, … Prints one JSON object with the paths and the shares."
+    "given share of all input tokens is repeated. Lengths and prefixes are exact to the token for the tokenizer. "
+    "Writes NAME.jsonl, the audit file NAME.prefixes.jsonl and, last, NAME.manifest.json for `validate`; an existing "
+    "name gets _1, _2, … Prints one JSON object with the paths and the shares."
 )
 
 DEFAULT_CORPUS = Path("GSM8K.jsonl")

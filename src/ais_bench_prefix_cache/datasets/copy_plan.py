@@ -125,7 +125,7 @@ def share_budget(
             break
     if left > 0:
         _round_up(given, capacity, units, left, by_remainder)
-    return given
+    return np.asarray(given, dtype=np.int64)
 
 
 def _round_up(
