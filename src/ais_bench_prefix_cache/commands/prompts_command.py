@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts import TokenCounter
@@ -71,7 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
     output = sys.stdout.buffer
     for index in range(arguments.count):
         prompt = source.take(index)
-        row = {"question": prompt.text, "answer": ANSWER}
+        row: dict[str, Any] = {"question": prompt.text, "answer": ANSWER}
         if arguments.max_tokens is not None:
             row["max_tokens"] = arguments.max_tokens
         row |= {

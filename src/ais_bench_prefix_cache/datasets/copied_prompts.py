@@ -32,6 +32,7 @@ PROMPTS_ENCODED_AT_ONCE = 64
 ROWS_ENCODED_AT_ONCE = 1024
 MOST_CORPUS_TOKENS = 1 << 22
 """Corpus text beyond this is not read: it is enough for any tail to begin at another place."""
+MOST_UNFILLABLE = 65
 
 TokenIds = npt.NDArray[np.uint32]
 
@@ -99,14 +100,16 @@ class CopiedPrompts:
         self._rows = EncodedRows(self._table, cleaner)
         self._encode_rows(corpus)
         self._fillers = collect_fillers(self._table, tokenizer, cleaner)
-        self._markers = SeedMarkers(tokenizer, cleaner, self._table, prompts=len(input_tokens), seed=seed)
+        self._markers = SeedMarkers(
+            tokenizer, cleaner, self._table, self._fillers, prompts=len(input_tokens), block_size=block_size, seed=seed
+        )
         self._check_lengths(input_tokens)
         rules = CopyRules(
             block_size=block_size,
             window=window,
-            own_tokens=self._markers.tokens(at_start=False) + self._after,
+            own_tokens=self._markers.tokens(at_start=False) + self._after + self._unfillable(),
             first_tokens=self._before,
-            closing_tokens=self._after,
+            closing_tokens=self._after + self._unfillable(),
             copy_short=self._markers.single,
         )
         self.plan: CopyPlan = plan_copies(input_tokens, rate, rules, algorithm=algorithm, exponent=exponent, seed=seed)
@@ -177,6 +180,10 @@ class CopiedPrompts:
                 allowed=f"at least {least}",
             )
 
+    def _unfillable(self) -> int:
+        """The most tokens that no words add up to: 0 unless every word has two tokens and more."""
+        return max((count for count in range(1, MOST_UNFILLABLE) if not self._fillers.can_make(count)), default=0)
+
     def _cycle(self, number: int) -> list[int]:
         slots = list(self._rows.slot.values())
         return [slots[place] for place in RandomStream(self._seed, "tails", number).permutation(len(slots)).tolist()]
@@ -199,7 +206,6 @@ class CopiedPrompts:
             at_start = prefix == 0
             marker_ids = self._markers.ids(marker, at_start=at_start)
             position = max(prefix, self._before) + len(marker_ids)
-            stops.add(min(prefix + self._block, end))
             parts = [self._markers.text(marker, at_start=at_start)]
             if prefix:
                 copied = kept[parent]

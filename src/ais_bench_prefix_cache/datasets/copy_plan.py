@@ -29,10 +29,10 @@ _DIRECT_DRAWS = 16
 
 @dataclass(frozen=True)
 class CopyRules:
-    """``own_tokens``: the least that follows a copied prefix (marker and closing special tokens).
+    """``own_tokens``: the least that follows a copied prefix (marker, closing special tokens, and what no words fill).
 
     ``first_tokens``: special tokens before every text; a prefix holds them and at least one more, or is empty.
-    ``closing_tokens``: special tokens after every text, which no other prompt can copy. ``copy_short``: whether prompts
+    ``closing_tokens``: tokens at the end of every text that no other prompt can copy. ``copy_short``: whether prompts
     shorter than a block copy, token by token.
     """
 

@@ -108,15 +108,17 @@ def _request_row(line: bytes, where: str, findings: Findings) -> dict[str, Any] 
         findings.add("LINE_NOT_OBJECT", where, "the line is not a JSON object", allowed="one JSON object")
         return None
     sound = True
-    for key, right, allowed in (
-        ("question", lambda value: isinstance(value, str) and bool(value), "text"),
-        ("answer", lambda value: isinstance(value, str), "text"),
-        ("max_tokens", lambda value: is_count(value) and value > 0, "a whole number from 1 up"),
-    ):
+    for key, allowed in (("question", "text"), ("answer", "text"), ("max_tokens", "a whole number from 1 up")):
         if key not in row:
             findings.add("FIELD_MISSING", where, f"the field {key!r} is missing")
             sound = False
-        elif not right(row[key]):
+        elif not _is_right(key, row[key]):
             findings.add("WRONG_TYPE", f"{where}: {key}", f"it says {shown(row[key])}", allowed=allowed)
             sound = False
     return row if sound else None
+
+
+def _is_right(key: str, value: object) -> bool:
+    if key == "max_tokens":
+        return is_count(value) and value > 0
+    return isinstance(value, str) and (bool(value) or key == "answer")

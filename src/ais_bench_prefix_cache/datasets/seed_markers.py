@@ -16,6 +16,7 @@ from ais_bench_prefix_cache.prompts.words import MAX_VOCABULARY_WORDS, TextClean
 from ais_bench_prefix_cache.random_streams import RandomStream
 
 if TYPE_CHECKING:
+    from ais_bench_prefix_cache.prompts.row_text import Fillers
     from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
 
 CODE_DIGITS = 64
@@ -31,7 +32,15 @@ class SeedMarkers:
     """
 
     def __init__(
-        self, tokenizer: PromptTokenizer, cleaner: TextCleaner, table: WordTable, *, prompts: int, seed: int
+        self,
+        tokenizer: PromptTokenizer,
+        cleaner: TextCleaner,
+        table: WordTable,
+        fillers: Fillers,
+        *,
+        prompts: int,
+        block_size: int,
+        seed: int,
     ) -> None:
         self._table = table
         self.opening = _opening(tokenizer, table)
@@ -41,7 +50,7 @@ class SeedMarkers:
             self._words = _single_words(tokenizer, cleaner, table, prompts, seed, self.opening)
         self.single = len(self._words) >= prompts
         if not self.single:
-            self._codes = _codes(tokenizer, cleaner, table, prompts, seed)
+            self._codes = _codes(tokenizer, cleaner, table, fillers, prompts, block_size, seed)
             self.opening = ""
 
     @property
@@ -114,21 +123,31 @@ def _same_at_start(tokenizer: PromptTokenizer, table: WordTable, number: int, op
     return tuple(start) == (*table.ids[number], *table.anchor_middle)
 
 
-def _codes(tokenizer: PromptTokenizer, cleaner: TextCleaner, table: WordTable, prompts: int, seed: int) -> SeedCodes:
-    """The shortest codes of which there are enough."""
+def _codes(
+    tokenizer: PromptTokenizer,
+    cleaner: TextCleaner,
+    table: WordTable,
+    fillers: Fillers,
+    prompts: int,
+    block_size: int,
+    seed: int,
+) -> SeedCodes:
+    """The shortest codes of which there are enough, after which the rest of a block can be filled if possible."""
     table.add(vocabulary_words(tokenizer, cleaner, common=True)[:MAX_VOCABULARY_WORDS])
-    best: SeedCodes | None = None
+    before = len(tokenizer.prefix_ids)
+    found: list[tuple[tuple[bool, int, int], SeedCodes]] = []
     for alphabet in find_alphabets(table, table.usable(), random_seed=seed):
         digits, capacity = 1, len(alphabet.words)
         while capacity < _CODES_PER_PROMPT * prompts and digits < CODE_DIGITS:
             digits, capacity = digits + 1, capacity * len(alphabet.words)
         codes = SeedCodes(alphabet, digits, seed)
-        if best is None or (codes.middle_tokens, codes.first_tokens) < (best.middle_tokens, best.first_tokens):
-            best = codes
-    if best is None:
+        rests = (block_size - codes.middle_tokens, block_size - before - codes.first_tokens)
+        fills = all(rest >= 0 and fillers.can_make(rest) for rest in rests)
+        found.append(((not fills, codes.middle_tokens, codes.first_tokens), codes))
+    if not found:
         raise GenerationError.of(
             "NO_SEED_MARKERS",
             "--tokenizer",
             "corpus and vocabulary have no two words that can begin the own part of different prompts",
         )
-    return best
+    return min(found, key=lambda each: each[0])[1]

@@ -21,7 +21,7 @@ from ais_bench_prefix_cache.service.counters import Counter, EngineId, Reading
 from ais_bench_prefix_cache.service.scraping import CounterReader
 
 _FIRST_CHARACTERS_PER_TOKEN = 2.0
-"""A guess for hexadecimal text; the first probe's own count replaces it."""
+"""A low guess, so that the first probe is not too long; its own count replaces it."""
 _TELLING_BLOCKS = (5, 7, 11, 13)
 """Whole blocks of a repeated prompt whose hits tell a block size from its double, its triple and its half."""
 _MOST_ATTEMPTS = 6
