@@ -107,9 +107,9 @@ class CopiedPrompts:
         rules = CopyRules(
             block_size=block_size,
             window=window,
-            own_tokens=self._markers.tokens(at_start=False) + self._after + self._unfillable(),
+            own_tokens=self._markers.tokens(at_start=False) + self._after + self._least_rest(),
             first_tokens=self._before,
-            closing_tokens=self._after + self._unfillable(),
+            closing_tokens=self._after + self._least_rest(),
             copy_short=self._markers.single,
         )
         self.plan: CopyPlan = plan_copies(input_tokens, rate, rules, algorithm=algorithm, exponent=exponent, seed=seed)
@@ -180,9 +180,10 @@ class CopiedPrompts:
                 allowed=f"at least {least}",
             )
 
-    def _unfillable(self) -> int:
-        """The most tokens that no words add up to: 0 unless every word has two tokens and more."""
-        return max((count for count in range(1, MOST_UNFILLABLE) if not self._fillers.can_make(count)), default=0)
+    def _least_rest(self) -> int:
+        """From how many tokens on words add up to any number; 0 where that is one."""
+        gaps = [count for count in range(1, MOST_UNFILLABLE) if not self._fillers.can_make(count)]
+        return max(gaps) + 1 if gaps else 0
 
     def _cycle(self, number: int) -> list[int]:
         slots = list(self._rows.slot.values())
