@@ -167,11 +167,6 @@ def write_trace_data_set(
     return analysis
 
 
-def is_trace_manifest(path: Path) -> bool:
-    """Whether a manifest belongs to a data set of this kind."""
-    return read_manifest(path).get("benchmark_mode") == "trace"
-
-
 def verify_trace_data_set(manifest_path: Path) -> VerifiedDataSet:
     """Verify files, rows and sums. Raises :class:`ArtifactError` with everything that is wrong."""
     paths = RunPaths.of_manifest(manifest_path)
