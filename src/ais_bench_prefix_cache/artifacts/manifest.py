@@ -203,6 +203,16 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return document
 
 
+def stated_benchmark_mode(path: Path) -> str | None:
+    """The kind of data set that a manifest says it belongs to; None where it cannot be read or does not say."""
+    try:
+        document, _ = read_document(path, what="manifest")
+    except ArtifactError:
+        return None
+    mode = document.get("benchmark_mode")
+    return mode if isinstance(mode, str) else None
+
+
 def identity_problems(path: Path, document: Mapping[str, Any]) -> list[Problem]:
     """Whether ``document`` is a manifest that this version can read at all."""
     version = document.get("schema_version")
