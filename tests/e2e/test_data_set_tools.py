@@ -215,8 +215,8 @@ def test_lengths_that_cannot_be_made_are_refused_before_writing(
     )
     assert main(["distribution", "--tokenizer", "tokenizer", *options.split()[:-1], "2"]) == 2
     assert capsys.readouterr().err == (
-        "error [LENGTH_TOO_SHORT] input lengths: a prompt of 1 token(s) has no room for 1 special token(s) before it, 0 "
-        "after it and a word that tells it from the others (allowed: at least 2)\n"
+        "error [LENGTH_TOO_SHORT] input lengths: a prompt of 1 token(s) has no room for 1 special token(s) before it, "
+        "0 after it and a word that tells it from the others (allowed: at least 2)\n"
     )
     assert sorted(Path().iterdir()) == before
 
