@@ -204,16 +204,17 @@ def test_refusals_say_what_to_do_and_write_nothing(
 
 
 def test_lengths_that_cannot_be_made_are_refused_before_writing(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tokenizer_dir: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with_bos = str(tokenizer_dir("llama2"))
     before = sorted(Path().iterdir())
     options = "--input-len 1 --num-prompts 3 --repeat-rate 0.5 --output-len 1 --blocksize 1"
-    assert main(["distribution", "--tokenizer", "tokenizer", *options.split()]) == 2
+    assert main(["distribution", "--tokenizer", with_bos, *options.split()]) == 2
     assert capsys.readouterr().err == (
         "error [BLOCK_SIZE_TOO_SMALL] --blocksize: the tokenizer puts 1 special token(s) before every prompt, so with "
         "blocks of 1 every prompt would hit them (allowed: at least 2)\n"
     )
-    assert main(["distribution", "--tokenizer", "tokenizer", *options.split()[:-1], "2"]) == 2
+    assert main(["distribution", "--tokenizer", with_bos, *options.split()[:-1], "2"]) == 2
     assert capsys.readouterr().err == (
         "error [LENGTH_TOO_SHORT] input lengths: a prompt of 1 token(s) has no room for 1 special token(s) before it, "
         "0 after it and a word that tells it from the others (allowed: at least 2)\n"

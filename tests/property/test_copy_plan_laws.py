@@ -95,6 +95,7 @@ def test_zipf_follows_one_over_rank() -> None:
     """With room for all: 1/1, 1/2, … 1/9 of the largest part, in whole blocks."""
     rules = CopyRules(block_size=1, window=20, own_tokens=1)
     plan = plan_copies(np.array([100_000] * 10), 0.02, rules, algorithm="zipf", seed=3)
+    parts = sorted(plan.prefix_tokens[1:].tolist(), reverse=True)
     # Ten ranks, one of which is the cold prompt's: the others share its part in proportion.
     expected = []
     for cold in range(1, 11):

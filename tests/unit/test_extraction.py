@@ -147,7 +147,8 @@ def test_standard_library_only_and_constant_memory(tmp_path: Path) -> None:
         "arguments.execute(arguments)\n"
         "grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before\n"
         "foreign = [name for name, module in sys.modules.items()\n"
-        "           if name not in started and 'site-packages' in (getattr(module, '__file__', None) or '') and '.' not in name]\n"
+        "           if name not in started and '.' not in name\n"
+        "           and 'site-packages' in (getattr(module, '__file__', None) or '')]\n"
         "print(grown // 1024, foreign)\n"
     )
     finished = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
