@@ -36,6 +36,9 @@ COMMANDS = (
     "distribution",
     "extract",
     "prompts",
+    "kv",
+    "batching",
+    "simulate",
     "serve",
     "demo",
 )

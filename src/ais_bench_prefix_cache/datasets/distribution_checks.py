@@ -19,7 +19,6 @@ from ais_bench_prefix_cache.artifacts.findings import Findings, shown
 from ais_bench_prefix_cache.artifacts.rows import ANSWER
 from ais_bench_prefix_cache.artifacts.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.distribution_files import (
-    BENCHMARK_MODE,
     MANIFEST_KEYS,
     ORIGIN_KEYS,
     ROW_KEYS,
@@ -55,18 +54,9 @@ class VerifiedDistribution:
     rows: int
 
     @property
-    def name(self) -> str:
+    def run_id(self) -> str:
         """The main file's name without its ending."""
         return self.paths.requests.name.removesuffix(".jsonl")
-
-
-def is_distribution(manifest_path: Path) -> bool:
-    """Whether a readable manifest says that it is one of ``distribution``."""
-    try:
-        document, _ = read_document(manifest_path, what="manifest")
-    except ArtifactError:
-        return False
-    return document.get("benchmark_mode") == BENCHMARK_MODE
 
 
 def verify_distribution(manifest_path: Path) -> VerifiedDistribution:
