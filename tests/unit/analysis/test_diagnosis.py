@@ -292,6 +292,12 @@ CASES: list[tuple[str, Evidence, str, str]] = [
         "512 prompt tokens were processed without asking the prefix cache, as requests with prompt_logprobs are",
     ),
     (
+        "CACHE_BYPASSED",
+        counted(900, 512, prompt_tokens=1000, request_success=10),
+        "error",
+        "100 prompt tokens were processed without asking the prefix cache, as requests with prompt_logprobs are",
+    ),
+    (
         "SERVER_BUSY",
         counted(1000, 576, num_requests_running=2),
         "warning",
