@@ -1,4 +1,4 @@
-"""One port for each rank, as external load balancers have: every server calls its engine "0", the position is the rank."""
+"""One port for each rank, as external load balancers have: each engine is called "0", its position is its rank."""
 
 from __future__ import annotations
 

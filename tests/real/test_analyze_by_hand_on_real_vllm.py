@@ -1,4 +1,4 @@
-"""`analyze` on metrics saved by hand around one's own requests to a real vLLM, and the findings that this shows there."""
+"""`analyze` on metrics saved by hand around one's own requests to a real vLLM, and the findings that this shows."""
 
 from __future__ import annotations
 

@@ -31,9 +31,7 @@ def test_two_servers_are_two_ranks_but_not_one(
         }
         prefix_cache = {"mode": "cold", "groups": {"count": 3}}
         judged = judge(
-            scenario_for(
-                first, service=service, prefix_cache=prefix_cache, aisbench={"model": {"batch_size": 8}}
-            )
+            scenario_for(first, service=service, prefix_cache=prefix_cache, aisbench={"model": {"batch_size": 8}})
         )
         texts = [each.vllm.metrics() for each in (first, second)]
     assert judged.counted == judged.planned
