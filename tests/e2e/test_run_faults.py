@@ -218,11 +218,9 @@ def test_streams_are_cut(prepared: Prepared) -> None:
 
 def test_the_server_falls_silent(prepared: Prepared) -> None:
     prepared.proxy.rule = lambda seen: "hang" if seen.formal and seen.number > 20 else "pass"
-    started = time.monotonic()
     lines = finish(prepared.start(), 4)
     assert codes(lines) == ["AISBENCH_STALLED"]
     assert "nothing arrived for 60 seconds after " in "\n".join(lines)
-    assert time.monotonic() - started < 110
     assert lines[-1] == unchanged(prepared, "formal")
 
 
