@@ -106,7 +106,7 @@ def prepared_once(
                 "reset_url": f"{proxy.url}/reset_prefix_cache",
                 "model": MODEL,
                 "api_key": SECRET,
-                "timeout_seconds": 3,
+                "timeout_seconds": 6,
                 "poll_interval_seconds": 0.5,
             },
             "aisbench": {"work_dir": "./aisbench", "model": {"batch_size": 4, "retry": 1}},
