@@ -180,6 +180,12 @@ CASES: list[tuple[str, Evidence, str, str]] = [
     ),
     (
         "RETRIES",
+        facts(counted(1100, 576, request_success=11), retried_requests=1, aisbench_warmups=0),
+        "error",
+        "1 request was sent more than once",
+    ),
+    (
+        "RETRIES",
         facts(counted(1149, 576, SPREAD, request_success=11), retried_requests=1),
         "error",
         "1 request was sent more than once",
