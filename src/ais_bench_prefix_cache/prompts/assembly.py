@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
-from string import ascii_lowercase
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,10 +18,10 @@ from ais_bench_prefix_cache.errors import GenerationError
 from ais_bench_prefix_cache.prompts.corpus import RowSelection, select_rows
 from ais_bench_prefix_cache.prompts.join_proof import JoinProof, prove_joins
 from ais_bench_prefix_cache.prompts.prompt_set import BuiltPrompt, CanonicalPrefix, PromptSet, WarmupPrompt
-from ais_bench_prefix_cache.prompts.row_text import EncodedRows, Fillers, RowReader, Text, Unfillable
+from ais_bench_prefix_cache.prompts.row_text import EncodedRows, RowReader, Text, Unfillable, collect_fillers
 from ais_bench_prefix_cache.prompts.seed_codes import Alphabet, SeedCodes, find_alphabets
 from ais_bench_prefix_cache.prompts.token_digests import token_ids_sha256
-from ais_bench_prefix_cache.prompts.words import TextCleaner, WordTable, may_cut, vocabulary_words
+from ais_bench_prefix_cache.prompts.words import MAX_VOCABULARY_WORDS, TextCleaner, WordTable, vocabulary_words
 from ais_bench_prefix_cache.random_streams import derive_seed
 from ais_bench_prefix_cache.scenario.model import group_name
 
@@ -38,7 +36,6 @@ VerifyMode = Literal["proof", "full"]
 ROWS_ENCODED_AT_ONCE = 4096
 PROMPTS_CHECKED_AT_ONCE = 512
 TOKENS_ENCODED_AT_ONCE = 1 << 18
-MAX_VOCABULARY_WORDS = 2048
 MAX_CANDIDATES = 2048
 """Words of the corpus that are examined for the seeds' alphabet, those of few tokens first."""
 MAX_ATTEMPTS = 32
@@ -114,7 +111,7 @@ class _AssembledPromptSet:
         self._selections, self._stream_of_group = self._select(scenario)
         self._suffix_text, self._seed_text = self._text_lengths()
         self._encode_rows()
-        self._fillers = self._collect_fillers()
+        self._fillers = collect_fillers(self._table, self._cleaner, tokenizer)
         self._codes = self._choose_codes()
         self._fill_readers = [self._reader(stream, reshuffle=False) for stream in range(len(self._selections))]
 
@@ -261,28 +258,6 @@ class _AssembledPromptSet:
                     position = end
         return unlike
 
-    def _collect_fillers(self) -> Fillers:
-        """The words of the corpus and beginnings of its long words, and the vocabulary's where those do not suffice."""
-        table = self._table
-        numbers = [number for number, count in enumerate(table.counts) if count]
-        long_words = [table.texts[number] for number in numbers if table.counts[number] > 4][:1024]
-        beginnings = [
-            word[:position]
-            for word in long_words
-            for position in range(1, min(9, len(word)))
-            if may_cut(word, position)
-        ]
-        table.add(beginnings)
-        fillers = Fillers(table, _usable_numbers(table))
-        if not fillers.has(1):
-            table.add(vocabulary_words(self._tokenizer, self._cleaner, common=True)[:MAX_VOCABULARY_WORDS])
-            fillers = Fillers(table, _usable_numbers(table))
-        if not fillers.has(1):
-            # Characters or bytes are the tokens: one letter and two differ by one.
-            table.add([*ascii_lowercase, *map("".join, pairwise(ascii_lowercase))])
-            fillers = Fillers(table, _usable_numbers(table))
-        return fillers
-
     def _choose_codes(self) -> SeedCodes:
         """Words and digits for globally unique seeds that fit into the first block after every shared prefix."""
         plan, block = self._plan, self._block
@@ -301,7 +276,7 @@ class _AssembledPromptSet:
             if step:
                 words = vocabulary_words(self._tokenizer, self._cleaner, common=step == 1)
                 self._table.add(words[:MAX_VOCABULARY_WORDS] if step == 1 else words)
-            candidates = _usable_numbers(self._table)
+            candidates = self._table.usable_numbers()
             if not step:
                 counts, texts = self._table.counts, self._table.texts
                 candidates.sort(key=lambda n: (counts[n], not texts[n].isalpha(), len(texts[n]) < 3))
@@ -716,10 +691,6 @@ def _generation_error(code: str, where: str, message: str, *, hint: str | None =
     error = GenerationError.of(code, where, message, hint=hint)
     assert isinstance(error, GenerationError)
     return error
-
-
-def _usable_numbers(table: WordTable) -> list[int]:
-    return [number for number, count in enumerate(table.counts) if count]
 
 
 def _empty_prefix(group: int) -> CanonicalPrefix:

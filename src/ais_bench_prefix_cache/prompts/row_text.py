@@ -10,10 +10,14 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from string import ascii_lowercase
 from typing import TYPE_CHECKING
 
+from ais_bench_prefix_cache.prompts.words import MAX_VOCABULARY_WORDS, may_cut, vocabulary_words
+
 if TYPE_CHECKING:
+    from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
     from ais_bench_prefix_cache.prompts.words import TextCleaner, WordTable
 
 MAX_FILLERS_PER_COUNT = 512
@@ -135,6 +139,24 @@ class Fillers:
         return self._step[tokens]
 
 
+def collect_fillers(table: WordTable, cleaner: TextCleaner, tokenizer: PromptTokenizer) -> Fillers:
+    """The words of the corpus and beginnings of its long words, and the vocabulary's where those do not suffice."""
+    long_words = [table.texts[number] for number in table.usable_numbers() if table.counts[number] > 4][:1024]
+    beginnings = [
+        word[:position] for word in long_words for position in range(1, min(9, len(word))) if may_cut(word, position)
+    ]
+    table.add(beginnings)
+    fillers = Fillers(table, table.usable_numbers())
+    if not fillers.has(1):
+        table.add(vocabulary_words(tokenizer, cleaner, common=True)[:MAX_VOCABULARY_WORDS])
+        fillers = Fillers(table, table.usable_numbers())
+    if not fillers.has(1):
+        # Characters or bytes are the tokens: one letter and two differ by one.
+        table.add([*ascii_lowercase, *map("".join, pairwise(ascii_lowercase))])
+        fillers = Fillers(table, table.usable_numbers())
+    return fillers
+
+
 @dataclass
 class Text:
     """A text as pieces: ``spans`` of words ``(slot, first, last)`` within rows, then ``fillers`` (word numbers)."""
@@ -167,6 +189,11 @@ class RowReader:
     def seek(self, position: int) -> None:
         """Go to the start of a row of the present cycle."""
         self._position, self._word = position % len(self._order), 0
+
+    @property
+    def slot(self) -> int:
+        """The row that is read next."""
+        return self._order[self._position]
 
     def skip_rest_of_row(self) -> None:
         """Go to the start of the next row, if not at a start already."""
