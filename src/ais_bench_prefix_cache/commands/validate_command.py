@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deep",
         action="store_true",
-        help="also encode every prompt with the tokenizer and replay it through a model of the cache",
+        help="also encode every prompt with the tokenizer and replay it through a model of the cache "
+        "(image data sets: encode every text)",
     )
 
 
@@ -60,7 +61,6 @@ def _report(manifest: Path, *, deep: bool) -> dict[str, Any]:
 
 
 def _deep_report(data_set: VerifiedDataSet) -> dict[str, Any]:
-    from ais_bench_prefix_cache.artifacts.deep_check import check_deeply
     from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
@@ -71,6 +71,12 @@ def _deep_report(data_set: VerifiedDataSet) -> dict[str, Any]:
         revision=tokenizer["revision"],
         trust_remote_code=tokenizer["trust_remote_code"],
     )
+    if data_set.manifest["benchmark_mode"] == "mm":
+        from ais_bench_prefix_cache.multimodal.verifying import check_texts
+
+        return check_texts(data_set, load_tokenizer(config))
+    from ais_bench_prefix_cache.artifacts.deep_check import check_deeply
+
     return check_deeply(data_set, load_tokenizer(config))
 
 
