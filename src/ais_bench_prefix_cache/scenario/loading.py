@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ais_bench_prefix_cache.errors import Problem, ScenarioError
 from ais_bench_prefix_cache.scenario.effective import effective_config, service_config, validation_config
@@ -28,6 +28,7 @@ from ais_bench_prefix_cache.scenario.model import (
     AisbenchConfig,
     AisbenchDatasetConfig,
     AisbenchModelConfig,
+    BenchmarkMode,
     CorpusConfig,
     CorpusSelection,
     GroupAssignment,
@@ -47,7 +48,6 @@ from ais_bench_prefix_cache.scenario.strict_json import read_json_object
 
 API_KEY_VARIABLE = "AISBENCH_PREFIX_CACHE_API_KEY"
 
-BenchmarkMode = Literal["text", "mm"]
 Place = Callable[[str], Path]
 
 
