@@ -22,8 +22,8 @@ REFERENCE = PROJECT / "docs" / "commands.md"
 INTRODUCTION = """\
 # Commands
 
-What each command's `--help` says. `python -m ais_bench_prefix_cache` is the same program. stdout carries one JSON document (for
-`run` and `report`, tables), stderr everything meant for people; [ci.md](ci.md) lists the exit codes.
+What each command's `--help` says. `python -m ais_bench_prefix_cache` is the same program. stdout carries one JSON
+document (for `run` and `report`, tables), stderr everything meant for people; [ci.md](ci.md) lists the exit codes.
 """
 
 

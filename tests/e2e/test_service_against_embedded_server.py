@@ -64,7 +64,7 @@ def connect(deepseek_tokenizer_dir: Path) -> Callable[..., Any]:
             }
             config = service_config(**{**changes, **(service or {})})
             with ServiceClient(config) as client:
-                yield Connected(client, CounterReader(client, reading_parser(config)))
+                yield Connected(client, CounterReader(client, reading_parser(config, BLOCK_SIZE)))
 
     return connected
 

@@ -1,7 +1,7 @@
-"""A Scenario gives the same bytes on every machine: the rows and the manifest of small data sets, as they were reviewed.
+"""A Scenario gives the same bytes on every machine: rows and manifests of small data sets, as they were reviewed.
 
-A change that alters them on purpose: run once with ``AISBENCH_PREFIX_CACHE_REGENERATE_GOLDEN=1`` (that run fails, so that
-regenerating never passes for testing), look at the difference, and commit it with the reason.
+A change that alters them on purpose: run once with ``AISBENCH_PREFIX_CACHE_REGENERATE_GOLDEN=1`` (that run fails, so
+that regenerating never passes for testing), look at the difference, and commit it with the reason.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ prompt; the expected blocks, digests and lengths are counted from its ids.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import struct
@@ -375,10 +376,12 @@ def corpus_at(path: Path, rows: Sequence[str]) -> Corpus:
     return load_corpus(path, "question")
 
 
-def load(directory: Path, block: int = 16) -> tuple[PromptTokenizer, Any]:
+@functools.lru_cache(maxsize=32)
+def load(directory: Path) -> tuple[PromptTokenizer, Any]:
+    """The tokenizer under test, and the raw one that judges it."""
     from transformers import AutoTokenizer
 
-    config = TokenizerConfig(str(directory), block, None, False)
+    config = TokenizerConfig(str(directory), 16, None, False)
     return load_tokenizer(config), AutoTokenizer.from_pretrained(str(directory))
 
 
@@ -409,7 +412,7 @@ def test_every_family_is_exact_on_every_corpus(
 @pytest.mark.parametrize("block", [2, 16, 128])
 @pytest.mark.parametrize("fixture", ["qwen3_tokenizer_dir", "deepseek_tokenizer_dir"])
 def test_real_tokenizers_are_exact(fixture: str, block: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    tokenizer, raw = load(request.getfixturevalue(fixture), block)
+    tokenizer, raw = load(request.getfixturevalue(fixture))
     for name in ("chinese", "one letter", "long word", "mixed"):
         corpus = corpus_at(tmp_path / f"{name}.jsonl", CORPORA[name])
         plan = plan_of(requests_around_edges(block, 2), block=block, seed_blocks=2)
@@ -456,13 +459,13 @@ def test_any_lengths_are_exact(
     ).map(lambda r: (r[0], (r[1] + seed_blocks) * block + r[2], r[1]))
     requests = data.draw(st.lists(request, min_size=1, max_size=12), label="requests")
     rows = data.draw(st.sampled_from(sorted(CORPORA)), label="corpus")
-    tokenizer, raw = load(tokenizer_dir(family), block)
+    tokenizer, raw = load(tokenizer_dir(family))
     corpus = corpus_at(tmp_path_factory.mktemp("corpus") / "corpus.jsonl", CORPORA[rows])
     plan = plan_of(requests, block=block, seed_blocks=seed_blocks)
     judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.text(min_size=1, max_size=80).filter(lambda text: text.strip()), min_size=1, max_size=6))
 def test_any_text_is_exact_or_refused(
     rows: list[str], tokenizer_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
@@ -491,14 +494,14 @@ def refusal(
 
 
 def test_blocks_of_one_token_are_exact_without_bos(qwen3_tokenizer_dir: Path, tmp_path: Path) -> None:
-    tokenizer, raw = load(qwen3_tokenizer_dir, 1)
+    tokenizer, raw = load(qwen3_tokenizer_dir)
     corpus = corpus_at(tmp_path / "corpus.jsonl", ENGLISH)
     plan = plan_of([(n % 2, 20 + n % 5, n % 15) for n in range(300)], block=1)
     judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 
 def test_a_first_block_of_bos_alone_is_refused(tokenizer_dir: Callable[[str], Path], tmp_path: Path) -> None:
-    tokenizer, _ = load(tokenizer_dir("llama2"), 1)
+    tokenizer, _ = load(tokenizer_dir("llama2"))
     corpus = corpus_at(tmp_path / "corpus.jsonl", ENGLISH)
     assert refusal(tokenizer, corpus, [(0, 20, 3)], 1) == (
         "BLOCK_SIZE_TOO_SMALL",
@@ -508,7 +511,7 @@ def test_a_first_block_of_bos_alone_is_refused(tokenizer_dir: Callable[[str], Pa
 
 
 def test_more_seeds_than_words_are_refused(tokenizer_dir: Callable[[str], Path], tmp_path: Path) -> None:
-    tokenizer, raw = load(tokenizer_dir("gpt2"), 1)
+    tokenizer, raw = load(tokenizer_dir("gpt2"))
     corpus = corpus_at(tmp_path / "corpus.jsonl", ENGLISH)
     code, message = refusal(tokenizer, corpus, [(0, 20, 3)] * 2000, 1)
     assert code == "SEEDS_EXHAUSTED"

@@ -36,7 +36,9 @@ def vllm_python() -> Path:
 
 def make_tiny_model(directory: Path, tokenizer_dir: Path, *, architecture: str = "qwen3") -> Path:
     """A model directory that needs no weights (``--load-format dummy``): a small config beside a real tokenizer."""
-    shutil.copytree(tokenizer_dir, directory, ignore=shutil.ignore_patterns("*.py", "__pycache__", "LICENSE"))
+    directory.mkdir(parents=True)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(tokenizer_dir / name, directory / name)
     tokenizer = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
     ids = [*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer.get("added_tokens", []))]
     vocabulary = -(-(max(ids) + 1) // 64) * 64

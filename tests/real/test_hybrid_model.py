@@ -34,4 +34,4 @@ def test_hybrid_warm_up_makes_theory_equal_the_counter(
     assert plain.counted_total[1] < plain.planned_total[1]
     assert "HYBRID_MODEL" in {finding["code"] for finding in plain.analysis["findings"]}
     assert warmed.counted_total == warmed.planned_total
-    assert warmed.analysis["findings"] == []
+    assert [finding["code"] for finding in warmed.analysis["findings"] if finding["severity"] != "note"] == []

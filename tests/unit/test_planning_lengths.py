@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from pathlib import Path
 
 import numpy as np
@@ -116,9 +115,7 @@ def test_truncated_normal_matches_the_normal_distribution(spec: TruncatedNormalL
     ],
 )
 def test_far_means_and_huge_intervals(spec: TruncatedNormalLength, low: int, high: int) -> None:
-    begin = time.perf_counter()
     lengths = sample_lengths(spec, 10_000, stream())
-    assert time.perf_counter() - begin < 1
     assert low <= lengths.min() <= lengths.max() <= high
 
 

@@ -142,6 +142,7 @@ class EngineCounters:
     asleep: bool | None = None
     created: float | None = None
     config: CacheConfig | None = None
+    unit: CounterUnit = "tokens"
 
 
 @dataclass(frozen=True)
@@ -412,6 +413,7 @@ class _TextReader:
             asleep=self._asleep(label),
             created=self._gauge("created", label),
             config=self._config(label),
+            unit=self.unit,
             **optional,
         )
 

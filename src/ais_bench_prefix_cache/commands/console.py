@@ -31,53 +31,38 @@ def warn(warning: Mapping[str, Any]) -> None:
     note(f"warning [{warning['code']}] {warning['message']}")
 
 
-def progress(items: Iterable[Item], *, total: int, label: str, shown: bool = True) -> Iterator[Item]:
-    """Pass ``items`` through and show ``label [#####-----] 50/100  50%`` on stderr.
-
-    A terminal sees one line that moves; anything else sees a line at every tenth of the way.
-    """
-    from tqdm import tqdm
-
-    terminal = sys.stderr.isatty()
-    return iter(
-        tqdm(
-            items,
-            total=total,
-            desc=label,
-            file=sys.stderr,
-            disable=not shown or total == 0,
-            ascii="-#",
-            bar_format="{desc} [{bar:30}] {n_fmt}/{total_fmt} {percentage:3.0f}%",
-            mininterval=0.1 if terminal else 5.0,
-            leave=True,
-        )
-    )
+def progress(items: Iterable[Item], *, total: int, label: str) -> Iterator[Item]:
+    """Pass ``items`` through under a :func:`progress_bar`."""
+    with progress_bar(label, total) as show:
+        for done, item in enumerate(items, 1):
+            yield item
+            show(done)
 
 
 @contextmanager
 def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """The same bar for work that is not a loop: the function of the block hears how many are done.
+    """Show ``label [#####-----] 50/100  50%`` on stderr; the function of the block hears how many are done.
 
-    However the block ends, the next line on stderr begins at its beginning.
+    A terminal sees one line that moves; anything else a line at every tenth of the way. However the block ends, the
+    next line on stderr begins at its beginning.
     """
     from tqdm import tqdm
 
-    terminal = sys.stderr.isatty()
-    with tqdm(
-        total=total,
-        desc=label,
-        file=sys.stderr,
-        disable=total == 0,
-        ascii="-#",
-        bar_format="{desc} [{bar:30}] {n_fmt}/{total_fmt} {percentage:3.0f}%",
-        mininterval=0.1 if terminal else 5.0,
-        leave=True,
-    ) as bar:
+    look: dict[str, Any] = {"ascii": "-#", "bar_format": "{desc} [{bar:30}] {n_fmt}/{total_fmt} {percentage:3.0f}%"}
+    if total and sys.stderr.isatty():
+        with tqdm(total=total, desc=label, file=sys.stderr, **look) as bar:
+            yield lambda done: bar.update(done - bar.n)
+        return
 
-        def show(done: int) -> None:
-            bar.update(done - bar.n)
+    tenths = 0
 
-        yield show
+    def show(done: int) -> None:
+        nonlocal tenths
+        if done * 10 // total > tenths:
+            tenths = done * 10 // total
+            note(tqdm.format_meter(done, total, 0, prefix=label, **look))
+
+    yield show if total else lambda done: None
 
 
 class _LogFile(logging.FileHandler):

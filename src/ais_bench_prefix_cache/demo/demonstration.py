@@ -65,7 +65,10 @@ def run_demonstration(directory: Path, mode: str) -> None:
     """
     tokenizer = _tokenizer_directory()
     directory.mkdir(parents=True, exist_ok=True)
-    with as_file(files(__package__) / "corpus.jsonl") as corpus, _embedded_server(tokenizer) as url:
+    with (
+        as_file(files("ais_bench_prefix_cache.demo") / "corpus.jsonl") as corpus,
+        _embedded_server(tokenizer, directory / "server.log") as url,
+    ):
         scenario = directory / f"scenario-{mode}.json"
         scenario.write_text(
             json.dumps(demonstration_scenario(url, tokenizer, corpus, mode), indent=2) + "\n", encoding="utf-8"
@@ -120,20 +123,28 @@ def _step(arguments: Sequence[str], directory: Path, *, shown: bool = True) -> s
 
 
 @contextmanager
-def _embedded_server(tokenizer: Path) -> Iterator[str]:
-    """The embedded server on a free loopback port; stopped by its own process group."""
-    command = [
-        *(sys.executable, "-m", "ais_bench_prefix_cache", "serve"),
-        *("--tokenizer", str(tokenizer), "--model", MODEL),
+def _embedded_server(tokenizer: Path, log: Path) -> Iterator[str]:
+    """The embedded server on a free loopback port; stopped by its own process group. What it says goes to ``log``."""
+    arguments = [
+        *("serve", "--tokenizer", str(tokenizer), "--model", MODEL),
         *("--block-size", str(BLOCK_SIZE), "--data-parallel-size", str(RANKS)),
     ]
-    print(f"$ ais-bench-prefix-cache {shlex.join(command[3:])} &", flush=True)
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    print(f"$ ais-bench-prefix-cache {shlex.join(arguments)} &", flush=True)
+    with log.open("w", encoding="utf-8") as errors:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "ais_bench_prefix_cache", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            start_new_session=True,
+        )
     try:
         assert server.stdout is not None
         first_line = server.stdout.readline()
         if not first_line:
-            raise DemonstrationError.of("DEMO_SERVER_FAILED", "serve", "the embedded server did not start")
+            raise DemonstrationError.of(
+                "DEMO_SERVER_FAILED", "serve", f"the embedded server did not start:\n{log.read_text(encoding='utf-8')}"
+            )
         print(first_line, end="", flush=True)
         yield json.loads(first_line)["url"]
     finally:

@@ -113,6 +113,7 @@ class _AssembledPromptSet:
         self._encode_rows()
         self._fillers = collect_fillers(self._table, self._cleaner, tokenizer)
         self._codes = self._choose_codes()
+        self._check_short_texts()
         self._fill_readers = [self._reader(stream, reshuffle=False) for stream in range(len(self._selections))]
 
         numbers = 0
@@ -321,6 +322,17 @@ class _AssembledPromptSet:
                     return found
             if digits > 64:
                 return found
+
+    def _check_short_texts(self) -> None:
+        """Refuse lengths that no words add up to, while nothing is built yet."""
+        suffix = np.minimum(self._suffix_text, SMALL_COUNT + 1)
+        shapes = np.stack([self._plan.shared_prefix_tokens > 0, self._seed_text, suffix], axis=1)
+        for shares, seed_tokens, suffix_tokens in np.unique(shapes, axis=0).tolist():
+            rest = seed_tokens - (self._codes.middle_tokens if shares else self._codes.first_tokens)
+            if suffix_tokens <= SMALL_COUNT and not self._fillers.can_make(suffix_tokens):
+                rest += suffix_tokens  # as _draft does
+            if rest <= SMALL_COUNT and not self._fillers.can_make(rest):
+                raise self._cannot_fill(Unfillable(rest), "a seed")
 
     def _reader(self, stream: int, *, reshuffle: bool) -> RowReader:
         selection, slot = self._selections[stream], self._rows.slot

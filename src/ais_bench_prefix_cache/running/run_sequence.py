@@ -112,7 +112,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.service = self.scenario.service
-        self.reader = CounterReader(self.client, reading_parser(self.service))
+        self.reader = CounterReader(self.client, reading_parser(self.service, self.scenario.block_size))
         self.runtime: dict[str, Any] = {}
         self.exact_hits = True
 

@@ -16,14 +16,24 @@ def engine_id(counters: EngineCounters) -> EngineId:
     return EngineId(counters.source, counters.engine or "")
 
 
-def reading_parser(config: ServiceConfig) -> Callable[[Sequence[str]], Reading]:
-    """The parser for a :class:`~ais_bench_prefix_cache.service.scraping.CounterReader` of this service."""
+def reading_parser(config: ServiceConfig, block_size: int) -> Callable[[Sequence[str]], Reading]:
+    """The parser for a :class:`~ais_bench_prefix_cache.service.scraping.CounterReader` of this service.
+
+    vLLM 0.7.3 to 0.8.5 counts blocks: there hits are blocks of ``block_size`` tokens, and queries are taken from the
+    counter of prompt tokens, which knows each prompt's incomplete last block, too.
+    """
 
     def parse(texts: Sequence[str]) -> Reading:
         engines = engines_of(config, texts)
-        return Reading(tuple(texts), {engine_id(each): Counter(each.queries, each.hits) for each in engines})
+        return Reading(tuple(texts), {engine_id(each): _in_tokens(each, block_size) for each in engines})
 
     return parse
+
+
+def _in_tokens(counters: EngineCounters, block_size: int) -> Counter:
+    if counters.unit == "blocks" and counters.prompt_tokens is not None:
+        return Counter(counters.prompt_tokens, counters.hits * block_size)
+    return Counter(counters.queries, counters.hits)
 
 
 def engines_of(config: ServiceConfig, texts: Sequence[str]) -> list[EngineCounters]:

@@ -102,13 +102,17 @@ def probe_ranks(
     ratio = _FIRST_CHARACTERS_PER_TOKEN
     for dp_rank in range(config.dp_size):
         engine: EngineId | None = None
+        wanted = _TELLING_BLOCKS[0] * block_size + 1 + 3 * block_size // 4
+        # One text, cut shorter or longer: its count then changes by the end alone, and a few attempts find the length.
+        rank_nonce = nonce()
+        characters = _characters(wanted, ratio, most_tokens)
         for _ in range(_MOST_ATTEMPTS):
-            wanted = _TELLING_BLOCKS[0] * block_size + 1 + 3 * block_size // 4
-            prompt = probe_text(nonce(), dp_rank, _characters(wanted, ratio, most_tokens))
+            prompt = probe_text(rank_nonce, dp_rank, characters)
             before, engine, tokens, _ = _send(client, reader, before, prompt, dp_rank, engine)
             ratio = len(prompt) / tokens
             if _tells_block_sizes_apart(tokens, block_size):
                 break
+            characters = _characters(wanted, len(prompt) / tokens, most_tokens)
         before, again, tokens, hits = _send(client, reader, before, prompt, dp_rank, engine)
         _check_engine(client, dp_rank, again, probes)
         if hits != rule.repeat_hits(tokens) and (exact_hits or hits < rule.repeat_hits(tokens)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 
 import pytest
@@ -410,18 +409,12 @@ def test_problems_of_all_texts_come_at_once(prom: Prom) -> None:
     ]
 
 
-def test_64_ranks_are_read_in_milliseconds(prom: Prom) -> None:
+def test_64_ranks_are_read(prom: Prom) -> None:
     lines = []
     for line in prom("08").split("\n"):
         engines = range(1, 64) if 'engine="1"' in line else (1,)
         lines += [line.replace('engine="1"', f'engine="{engine}"') for engine in engines]
     text = "\n".join(lines)
     assert len(text) > 2_000_000
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        snapshot = parse_snapshot(text, dp_size=64)
-        times.append(time.perf_counter() - start)
+    snapshot = parse_snapshot(text, dp_size=64)
     assert {rank: c.queries for rank, c in snapshot.by_rank.items()} == {0: 4032} | dict.fromkeys(range(1, 64), 4551)
-    # Two snapshots take less than 50 ms on an idle machine; ten times as much allows for a busy one.
-    assert min(times) < 0.25
