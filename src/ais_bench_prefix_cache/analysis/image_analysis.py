@@ -1,4 +1,4 @@
-"""The content of ``analysis.json`` for an image data set: what the server counted, with no theory to compare it with."""
+"""``analysis.json`` of an image data set: what the server counted, with no theory to compare it with."""
 
 from __future__ import annotations
 
