@@ -54,12 +54,17 @@ def test_an_interlaced_png_of_any_size_is_whole() -> None:
             columns = len(range(x, width, dx))
             rows += b"".join(b"\0" + b"\x7f" * columns for _ in range(y, height, dy) if columns)
         header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 1)
-        whole = b"\x89PNG\r\n\x1a\n" + block(b"IHDR", header) + block(b"IDAT", zlib.compress(rows)) + block(b"IEND", b"")
+        whole = (
+            b"\x89PNG\r\n\x1a\n" + block(b"IHDR", header) + block(b"IDAT", zlib.compress(rows)) + block(b"IEND", b"")
+        )
         with Image.open(io.BytesIO(whole)) as image:
             assert set(image.getdata()) == {0x7F}
         assert check_whole(whole).width == width
         short = (
-            b"\x89PNG\r\n\x1a\n" + block(b"IHDR", header) + block(b"IDAT", zlib.compress(rows[:-1])) + block(b"IEND", b"")
+            b"\x89PNG\r\n\x1a\n"
+            + block(b"IHDR", header)
+            + block(b"IDAT", zlib.compress(rows[:-1]))
+            + block(b"IEND", b"")
         )
         with pytest.raises(DamagedImageError, match="fewer pixels"):
             check_whole(short)

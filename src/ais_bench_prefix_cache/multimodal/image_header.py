@@ -51,7 +51,7 @@ class ImageHeader:
 
 def read_header(content: Content) -> ImageHeader:
     """The header of a PNG, JPEG, WebP or GIF. Raises :class:`DamagedImageError`."""
-    view = memoryview(content)
+    view = memoryview(content).cast("B")
     start = bytes(view[:12])
     try:
         if start.startswith(_PNG_SIGNATURE):
@@ -78,7 +78,7 @@ def check_whole(content: Content) -> ImageHeader:
     mark.
     """
     header = read_header(content)
-    view = memoryview(content)
+    view = memoryview(content).cast("B")
     try:
         {"PNG": _check_png, "JPEG": _check_jpeg, "WEBP": _check_webp, "GIF": _check_gif}[header.format](view)
     except IndexError:

@@ -60,15 +60,15 @@ class SearchRecord:
         """Warning objects for what should not have been there."""
         found = []
         for code, entries, what in (
-            ("DAMAGED_IMAGES", self.damaged, "damaged image cells were"),
-            ("DAMAGED_PARQUET_FILES", self.unreadable_files, "Parquet files that cannot be read were"),
-            ("IMAGE_COLUMN_TYPE", self.strange_columns, "image columns without image bytes were"),
+            ("DAMAGED_IMAGES", self.damaged, "damaged image cells"),
+            ("DAMAGED_PARQUET_FILES", self.unreadable_files, "Parquet files that cannot be read"),
+            ("IMAGE_COLUMN_TYPE", self.strange_columns, "image columns that hold no bytes"),
         ):
             if entries:
                 found.append(
                     {
                         "code": code,
-                        "message": f"{len(entries)} {what} skipped: {_examples(entries)}",
+                        "message": f"skipped {what}: {len(entries)} ({_examples(entries)})",
                         "count": len(entries),
                     }
                 )
@@ -230,7 +230,8 @@ def _cells(batch: Any, columns: Sequence[str], path: Path, first_row: int, recor
             if not cell.is_valid:
                 record.without_bytes += 1
                 continue
-            content = memoryview(cell.as_buffer() if hasattr(cell, "as_buffer") else cell.as_py())
+            # Arrow's buffers hold signed bytes.
+            content = memoryview(cell.as_buffer()).cast("B")
             yield _Cell(content, path, first_row + row, name, None if sample_id is None else str(sample_id))
 
 
@@ -246,16 +247,16 @@ def _reason(path: Path, error: Exception) -> str:
 
 def _none_fits(directory: Path, width: int, height: int, record: SearchRecord) -> GenerationError:
     where = str(directory)
-    passed = [f"{warning['message']}" for warning in record.warnings()]
+    passed = [warning["message"] for warning in record.warnings()]
     if record.without_bytes:
-        passed.append(f"{record.without_bytes} cells only name a file; images must be embedded in the Parquet files")
+        passed.append(f"cells without bytes: {record.without_bytes}; images must be embedded in the Parquet files")
     hint = "\n    ".join(passed) or None
     if not record.sizes:
         return GenerationError(
             Problem(
                 "NO_IMAGES",
                 WHERE,
-                f"no image was found in the {record.files} Parquet files of {where!r}",
+                f"no image was found in the Parquet files of {where!r} (files: {record.files})",
                 allowed=f"columns {IMAGE_COLUMNS[0]} to {IMAGE_COLUMNS[-1]} with image bytes, plain or as a struct of "
                 "bytes and path",
                 hint=hint,
