@@ -180,8 +180,8 @@ def test_a_server_that_takes_no_images_is_told_before_anything_is_measured(
         done = command_line("run", "--scenario", scenario, cwd=tmp_path, expect=3)
         metrics = httpx.get(f"{url}/metrics", trust_env=False).text
     assert (
-        f"error [IMAGES_NOT_TAKEN] {url}/v1/chat/completions: the server does not take a request with 5 small images: it "
-        "answered 400: tiny is not a multimodal model\n"
+        f"error [IMAGES_NOT_TAKEN] {url}/v1/chat/completions: the server does not take a request with 5 small images: "
+        "it answered 400: tiny is not a multimodal model\n"
     ) in done.stderr
     assert "run failed in the phase precheck" in done.stderr
     assert counted(metrics, "prefix_cache_queries") == 0
