@@ -33,6 +33,12 @@ COMMANDS = (
     "analyze",
     "report",
     "schema",
+    "distribution",
+    "extract",
+    "prompts",
+    "kv",
+    "batching",
+    "simulate",
     "serve",
     "demo",
 )

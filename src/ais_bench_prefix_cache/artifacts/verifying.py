@@ -17,7 +17,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ais_bench_prefix_cache.artifacts import manifest as manifest_format
 from ais_bench_prefix_cache.artifacts.documents import (
@@ -55,6 +55,23 @@ class VerifiedDataSet:
     analysis: dict[str, Any]
     paths: RunPaths
     rows: int
+
+    @property
+    def run_id(self) -> str:
+        return self.paths.run_id
+
+
+class ProvenFiles(Protocol):
+    """What every kind of verified data set can tell."""
+
+    @property
+    def manifest(self) -> dict[str, Any]: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def run_id(self) -> str: ...
 
 
 def verify_data_set(manifest_path: Path) -> VerifiedDataSet:
@@ -100,6 +117,18 @@ def _kind_problems(paths: RunPaths, manifest: Mapping[str, Any]) -> list[Problem
             )
         ]
     mode = manifest.get("benchmark_mode")
+    if mode == "distribution":
+        message = "this is a data set of the command distribution; it has no ranks, warm-up or analysis"
+        return [Problem("DISTRIBUTION", where, message, hint="Of this kind, validate checks the files.")]
+    if mode == "trace":
+        return [
+            Problem(
+                "TRACE",
+                where,
+                "this data set was made from a trace",
+                hint="Only validate reads it; send its requests with a client that keeps the times of full.jsonl.",
+            )
+        ]
     if mode not in ("text", "mm"):
         return [Problem("WRONG_VALUE", f"{where}: benchmark_mode", f"it says {shown(mode)}", allowed="'text' or 'mm'")]
     return []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.artifacts.paths import RunPaths
     from ais_bench_prefix_cache.prompts.assembly import VerifyMode
     from ais_bench_prefix_cache.prompts.corpus import Corpus
-    from ais_bench_prefix_cache.scenario.model import Scenario
+    from ais_bench_prefix_cache.scenario.model import BenchmarkMode, Scenario
 
 SUMMARY = "make the data set of a Scenario: requests, manifest, theoretical analysis"
 DESCRIPTION = (
@@ -29,7 +29,10 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``prepare``."""
     parser.add_argument(
-        "--mode", choices=("text", "mm"), required=True, help="text prompts, or multimodal requests with images"
+        "--mode",
+        choices=("text", "mm", "trace"),
+        required=True,
+        help="text prompts, multimodal requests with images, or prompts that share what a trace shares",
     )
     parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="the Scenario (JSON)")
     parser.add_argument(
@@ -45,17 +48,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="proof (default) encodes every distinct piece and join once more, full every whole prompt; "
         "both give the same files (--mode mm always encodes whole texts)",
     )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="with --mode trace: a JSONL with hash_ids, in Mooncake's or Qwen-Bailian's format; the Scenario gives "
+        "tokenizer, corpus, output and ranks",
+    )
+    parser.add_argument("--trace-block-size", type=int, metavar="TOKENS", help="tokens of a hash_id (512 or 16)")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``prepare``; returns the exit code."""
     from ais_bench_prefix_cache.commands.console import print_json
+    from ais_bench_prefix_cache.errors import PrefixCacheError
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
-    scenario = load_scenario(arguments.scenario, benchmark_mode=arguments.mode)
+    benchmark_mode: BenchmarkMode = "mm" if arguments.mode == "mm" else "text"
+    if arguments.mode == "trace" and arguments.trace is None:
+        raise PrefixCacheError.of("OPTIONS", "--trace", "is needed with --mode trace")
+    scenario = load_scenario(arguments.scenario, benchmark_mode=benchmark_mode)
     replace = arguments.overwrite or scenario.run.overwrite
     if arguments.mode == "mm":
         report = _prepare_images(scenario, replace=replace)
+    elif arguments.mode == "trace":
+        report = _prepare_trace(scenario, arguments.trace, arguments.trace_block_size, replace=replace)
     else:
         report = _prepare_text(scenario, replace=replace, verify=arguments.verify)
     print_json(report, indent=None)
@@ -64,6 +81,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _prepare_text(scenario: Scenario, *, replace: bool, verify: VerifyMode) -> dict[str, Any]:
     from ais_bench_prefix_cache.artifacts.data_set import write_data_set
+    from ais_bench_prefix_cache.commands.capacity_check import capacity_warnings
     from ais_bench_prefix_cache.commands.console import progress, run_log, warn
     from ais_bench_prefix_cache.planning.planner import plan_scenario
     from ais_bench_prefix_cache.prompts.assembly import build_prompt_set
@@ -89,17 +107,11 @@ def _prepare_text(scenario: Scenario, *, replace: bool, verify: VerifyMode) -> d
             replace=replace,
             progress=lambda rows: progress(rows, total=len(plan), label="Generate prompts"),
         )
-        for warning in analysis["warnings"]:
+        for warning in [*analysis["warnings"], *capacity_warnings(scenario, plan)]:
             log.warning("%s %s", warning["code"], warning["message"])
             warn(warning)
         log.info("theoretical hit rate %.6f, wrote %s", analysis["theoretical_hit_rate"], paths.manifest)
-    return {
-        "full": str(paths.full),
-        "requests": str(paths.requests),
-        "manifest": str(paths.manifest),
-        "analysis": str(paths.analysis),
-        "log": str(paths.log("prepare")),
-    }
+    return _paths(paths)
 
 
 def _prepare_images(scenario: Scenario, *, replace: bool) -> dict[str, Any]:
@@ -174,6 +186,51 @@ def _log_sources(log: Logger, scenario: Scenario, corpus: Corpus, tokenizer: Map
     log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
     log.info("corpus %s sha256 %s, %d rows", corpus.path, corpus.sha256, len(corpus))
     log.info("tokenizer %s", tokenizer)
+
+
+def _prepare_trace(
+    scenario: Scenario, trace_path: Path, trace_block_size: int | None, *, replace: bool
+) -> dict[str, Any]:
+    from ais_bench_prefix_cache.artifacts.sources import file_sha256
+    from ais_bench_prefix_cache.artifacts.trace_data_set import write_trace_data_set
+    from ais_bench_prefix_cache.commands.console import progress, run_log
+    from ais_bench_prefix_cache.prompts.corpus import load_corpus
+    from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
+    from ais_bench_prefix_cache.prompts.trace_prompts import TracePrompts
+    from ais_bench_prefix_cache.traces.reading import check_block_trace, read_trace
+
+    # The whole trace is read once before anything is written: nothing half-made, and a progress bar that knows its end.
+    block_size, count = check_block_trace(trace_path, trace_block_size)
+    corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
+    tokenizer = load_tokenizer(scenario.tokenizer)
+    prompts = TracePrompts(tokenizer, corpus, trace_block_size=block_size, block_size=scenario.block_size)
+    trace = {"path": str(trace_path.resolve()), "sha256": file_sha256(trace_path), "block_size": block_size}
+    with _directory(scenario, "trace", replace=replace) as paths, run_log(paths.log("prepare")) as log:
+        log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
+        log.info("trace %s", trace)
+        analysis = write_trace_data_set(
+            scenario,
+            paths,
+            read_trace(trace_path, trace_block_size=block_size),
+            prompts,
+            trace=trace,
+            corpus_sha256=corpus.sha256,
+            tokenizer=tokenizer.identity(),
+            replace=replace,
+            progress=lambda rows: progress(rows, total=count, label="Generate prompts"),
+        )
+        log.info("theoretical hit rate %.6f, wrote %s", analysis["theoretical_hit_rate"], paths.manifest)
+    return _paths(paths)
+
+
+def _paths(paths: RunPaths) -> dict[str, str]:
+    return {
+        "full": str(paths.full),
+        "requests": str(paths.requests),
+        "manifest": str(paths.manifest),
+        "analysis": str(paths.analysis),
+        "log": str(paths.log("prepare")),
+    }
 
 
 @contextmanager

@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.console import note, progress_bar, run_log, warn
 from ais_bench_prefix_cache.errors import EXIT_OK, PrefixCacheError, ScenarioError, Terminated
+
+if TYPE_CHECKING:
+    from ais_bench_prefix_cache.scenario.model import BenchmarkMode
 
 SUMMARY = "send a prepared data set through AISBench and compare theory with the server's counters"
 DESCRIPTION = (
@@ -38,7 +42,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     # Text and images have rules of their own: which of them hold, the prepared manifest says.
     found, notes = find_prepared(load_scenario(arguments.scenario, benchmark_mode=None))
-    mode = found.document["benchmark_mode"]
+    mode: BenchmarkMode = "mm" if found.document["benchmark_mode"] == "mm" else "text"
     scenario = load_scenario(arguments.scenario, benchmark_mode=mode)
     if mode == "mm" and arguments.config is not None:
         raise ScenarioError.of(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.artifacts.documents import sealed
-from ais_bench_prefix_cache.artifacts.manifest import artifacts_section, identity_section, tokenizer_section
+from ais_bench_prefix_cache.artifacts.manifest import artifacts_section, manifest_identity, tokenizer_section
 from ais_bench_prefix_cache.artifacts.paths import RunPaths
 from ais_bench_prefix_cache.multimodal.image_scenarios import IMAGE_SCENARIOS
 
@@ -109,7 +109,7 @@ def image_manifest(
     artifacts: Mapping[str, FileRecord],
 ) -> dict[str, Any]:
     """The manifest that ``prepare --mode mm`` writes last. ``image`` is :func:`image_section`'s."""
-    identity = identity_section(scenario, paths, "prepared")
+    identity = manifest_identity(scenario, paths, "prepared")
     head = {key: identity.pop(key) for key in ("schema_version", "plugin_version", "status")}
     rows = artifacts["requests"]
     dataset = (str(rows.path), rows.sha256, rows.rows, IMAGE_SCENARIOS[name].images, dict(image))

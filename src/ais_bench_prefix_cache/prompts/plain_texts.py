@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.errors import GenerationError
 from ais_bench_prefix_cache.prompts.corpus import select_rows
-from ais_bench_prefix_cache.prompts.row_text import EncodedRows, Fillers, RowReader, Unfillable, collect_fillers
+from ais_bench_prefix_cache.prompts.exact_rows import collect_fillers
+from ais_bench_prefix_cache.prompts.row_text import EncodedRows, Fillers, RowReader, Unfillable
 from ais_bench_prefix_cache.prompts.words import TextCleaner, WordTable
 from ais_bench_prefix_cache.random_streams import derive_seed
 
@@ -63,7 +64,7 @@ class PlainTexts:
         self._table = WordTable(tokenizer, self._cleaner)
         self._rows = EncodedRows(self._table, self._cleaner)
         self._encode_rows(corpus)
-        self._fillers: Fillers = collect_fillers(self._table, self._cleaner, tokenizer)
+        self._fillers: Fillers = collect_fillers(self._table, tokenizer, self._cleaner)
         self._longer_at_start = self._first_word_differences()
 
     def __len__(self) -> int:

@@ -10,14 +10,10 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
-from string import ascii_lowercase
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ais_bench_prefix_cache.prompts.words import MAX_VOCABULARY_WORDS, may_cut, vocabulary_words
-
 if TYPE_CHECKING:
-    from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
     from ais_bench_prefix_cache.prompts.words import TextCleaner, WordTable
 
 MAX_FILLERS_PER_COUNT = 512
@@ -139,24 +135,6 @@ class Fillers:
         return self._step[tokens]
 
 
-def collect_fillers(table: WordTable, cleaner: TextCleaner, tokenizer: PromptTokenizer) -> Fillers:
-    """The words of the corpus and beginnings of its long words, and the vocabulary's where those do not suffice."""
-    long_words = [table.texts[number] for number in table.usable_numbers() if table.counts[number] > 4][:1024]
-    beginnings = [
-        word[:position] for word in long_words for position in range(1, min(9, len(word))) if may_cut(word, position)
-    ]
-    table.add(beginnings)
-    fillers = Fillers(table, table.usable_numbers())
-    if not fillers.has(1):
-        table.add(vocabulary_words(tokenizer, cleaner, common=True)[:MAX_VOCABULARY_WORDS])
-        fillers = Fillers(table, table.usable_numbers())
-    if not fillers.has(1):
-        # Characters or bytes are the tokens: one letter and two differ by one.
-        table.add([*ascii_lowercase, *map("".join, pairwise(ascii_lowercase))])
-        fillers = Fillers(table, table.usable_numbers())
-    return fillers
-
-
 @dataclass
 class Text:
     """A text as pieces: ``spans`` of words ``(slot, first, last)`` within rows, then ``fillers`` (word numbers)."""
@@ -194,6 +172,18 @@ class RowReader:
     def slot(self) -> int:
         """The row that is read next."""
         return self._order[self._position]
+
+    def skip_words(self, count: int) -> None:
+        """Go ``count`` words on, at most to the start of the next row."""
+        slot = self._order[self._position]
+        self._word += count
+        if self._word >= self._rows.start[slot + 1] - self._rows.start[slot]:
+            self._advance_row()
+
+    def next_words(self) -> list[int]:
+        """The words (their numbers) from here to the end of the row."""
+        slot = self._order[self._position]
+        return self._rows.words[self._rows.start[slot] + self._word : self._rows.start[slot + 1]].tolist()
 
     def skip_rest_of_row(self) -> None:
         """Go to the start of the next row, if not at a start already."""

@@ -20,7 +20,7 @@ MAX_WORD_CHARACTERS = 64
 """Longer runs without a space (Chinese sentences, hashes) are divided, after punctuation where there is some."""
 
 MAX_VOCABULARY_WORDS = 2048
-"""So many common words of the vocabulary are examined where the corpus has too few."""
+"""Words of the vocabulary that are taken where the corpus has too few."""
 
 # Controls, surrogates, non-characters, the replacement character and byte-order mark, SentencePiece's metaspace, and
 # braces: AISBench fills `{name}` in a prompt as a template.
@@ -133,8 +133,8 @@ class WordTable:
                 self.ids.append(inner if usable else ())
                 self.counts.append(len(inner) if usable else 0)
 
-    def usable_numbers(self) -> list[int]:
-        """The words that can stand in a prompt."""
+    def usable(self) -> list[int]:
+        """The numbers of all words that may stand in a prompt."""
         return [number for number, count in enumerate(self.counts) if count]
 
     def first_ids(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
