@@ -131,9 +131,7 @@ def test_prefixes_that_do_not_fit_the_cache(server: Any, scenario_for: Any, refu
 
 
 @pytest.mark.parametrize("server", ["bare"], indirect=True)
-def test_an_assumed_empty_cache_and_responses_without_cached_tokens(
-    server: Any, scenario_for: Any, judge: Any
-) -> None:
+def test_an_assumed_empty_cache_and_responses_without_cached_tokens(server: Any, scenario_for: Any, judge: Any) -> None:
     judged = judge(scenario_for(server, service={"assume_empty_cache": True}))
     assert judged.counted_total == judged.planned_total
     assert [warning["code"] for warning in judged.analysis["warnings"]] == ["ASSUME_EMPTY_CACHE"]
