@@ -339,9 +339,7 @@ def wait_for(prepared: Prepared, phase: str, process: subprocess.Popen[str]) -> 
     """Until the run hangs in ``phase``, or half of the formal requests have been sent."""
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
-        if in_phase(prepared, phase) and (
-            phase != "formal" or sum(seen.formal for seen in prepared.proxy.seen) >= 10
-        ):
+        if in_phase(prepared, phase) and (phase != "formal" or sum(seen.formal for seen in prepared.proxy.seen) >= 10):
             time.sleep(0.3)
             return
         time.sleep(0.05)

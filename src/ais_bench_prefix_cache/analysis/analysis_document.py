@@ -30,6 +30,7 @@ _TRAFFIC_FINDINGS = frozenset(
         "AISBENCH_WARMUPS",
         "RETRIES",
         "FOREIGN_TRAFFIC",
+        "CACHE_BYPASSED",
     }
 )
 

@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ais_bench_prefix_cache.commands.argument_types import positive_integer
+
 if TYPE_CHECKING:
     from logging import Logger
 
@@ -55,7 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --mode trace: a JSONL with hash_ids, in Mooncake's or Qwen-Bailian's format; the Scenario gives "
         "tokenizer, corpus, output and ranks",
     )
-    parser.add_argument("--trace-block-size", type=int, metavar="TOKENS", help="tokens of a hash_id (512 or 16)")
+    parser.add_argument(
+        "--trace-block-size", type=positive_integer, metavar="TOKENS", help="tokens of a hash_id (512 or 16)"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:

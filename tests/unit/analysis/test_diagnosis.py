@@ -292,6 +292,12 @@ CASES: list[tuple[str, Evidence, str, str]] = [
         "512 prompt tokens were processed without asking the prefix cache, as requests with prompt_logprobs are",
     ),
     (
+        "CACHE_BYPASSED",
+        counted(900, 512, prompt_tokens=1000, request_success=10),
+        "error",
+        "100 prompt tokens were processed without asking the prefix cache, as requests with prompt_logprobs are",
+    ),
+    (
         "SERVER_BUSY",
         counted(1000, 576, num_requests_running=2),
         "warning",
@@ -489,3 +495,13 @@ def test_every_code_is_tested_and_documented(project_root: Path) -> None:
     assert codes == tested
     text = (project_root / "docs" / "diagnosis.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^### ([A-Z_]+)$", text, re.MULTILINE)) == tested
+
+
+def test_what_the_documentation_says_was_seen_on_a_real_server_has_a_test_there(project_root: Path) -> None:
+    text = (project_root / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+    listed = re.search(r"brought about on a real vLLM .*?line: (.*?)\.\n", text, re.DOTALL)
+    assert listed is not None
+    claimed = set(re.findall(r"[A-Z_]{5,}", listed[1]))
+    assert len(claimed) > 20
+    tests = "".join(path.read_text(encoding="utf-8") for path in (project_root / "tests" / "real").glob("test_*.py"))
+    assert {code for code in claimed if f'"{code}"' not in tests and f"[{code}]" not in tests} == set()
