@@ -4,65 +4,89 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-from collections.abc import Sequence
-from importlib import import_module
-from types import FrameType
-from typing import NoReturn
 
 from ais_bench_prefix_cache import __version__
-from ais_bench_prefix_cache.errors import (
-    EXIT_INTERNAL,
-    EXIT_INTERRUPTED,
-    EXIT_INVALID_INPUT,
-    EXIT_OK,
-    EXIT_TERMINATED,
-    PrefixCacheError,
-    Terminated,
-)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+    from typing import NoReturn
+
+# Whatever this module imports, `--help` waits for: typing, signal, the errors and the commands come when they are used.
 
 PROGRAM = "ais-bench-prefix-cache"
 DEBUG_VARIABLE = "AISBENCH_PREFIX_CACHE_DEBUG"
 
-COMMANDS = (
-    "inspect",
-    "prepare",
-    "validate",
-    "run",
-    "analyze",
-    "report",
-    "schema",
-    "serve",
-    "demo",
-)
-"""Subcommands in the order of ``--help``; each is ``commands/<name>_command.py``."""
+COMMANDS = {
+    "inspect": "preview a Scenario: reachable hit rates, groups, lengths, routes",
+    "prepare": "make the data set of a Scenario: requests, manifest, theoretical analysis",
+    "validate": "prove that the files of a data set are intact",
+    "run": "send a prepared data set through AISBench and compare theory with the server's counters",
+    "analyze": "recompute the actual hit rate from two saved /metrics texts",
+    "report": "show the performance and prefix-cache tables of a finished run",
+    "schema": "print the Scenario's JSON Schema",
+    "serve": "run the embedded OpenAI-compatible server, which caches and counts as vLLM does",
+    "demo": "run the main job on the embedded server with the real AISBench",
+}
+"""Subcommands in the order of ``--help``, with what it says about them; each is ``commands/<name>_command.py``."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole argument tree. Imports no heavy library."""
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The argument tree, of which only ``command`` has its own options. Imports that command's module alone."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description="Prefix-cache benchmarks whose hit rate is known, to the token, before they run.",
         epilog="Exit codes: 0 success (warnings included), 2 bad usage, Scenario, data set or snapshots, 3 service, "
         "4 AISBench, 70 internal error, 130 interrupted, 143 terminated.",
+        formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        module = import_module(f"ais_bench_prefix_cache.commands.{name}_command")
-        subparser = subparsers.add_parser(name, help=module.SUMMARY, description=module.DESCRIPTION, allow_abbrev=False)
-        module.add_arguments(subparser)
-        subparser.set_defaults(execute=module.execute)
+    for name, summary in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=summary, formatter_class=_HelpFormatter, allow_abbrev=False)
+        if name == command:
+            from importlib import import_module
+
+            module = import_module(f"ais_bench_prefix_cache.commands.{name}_command")
+            subparser.description = module.DESCRIPTION
+            module.add_arguments(subparser)
+            subparser.set_defaults(execute=module.execute)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code; never lets a traceback out."""
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        # No option before the command takes a value, so the first word that is none names the command.
+        command = next((word for word in words if not word.startswith("-")), None)
+        arguments = build_parser(command).parse_args(words)
+    except KeyboardInterrupt:
+        from ais_bench_prefix_cache.errors import EXIT_INTERRUPTED
+
+        _say("interrupted")
+        return EXIT_INTERRUPTED
+    return _execute(arguments)
+
+
+def _execute(arguments: argparse.Namespace) -> int:
+    import signal
+
+    from ais_bench_prefix_cache.errors import (
+        EXIT_INTERNAL,
+        EXIT_INTERRUPTED,
+        EXIT_INVALID_INPUT,
+        EXIT_OK,
+        EXIT_TERMINATED,
+        PrefixCacheError,
+        Terminated,
+    )
+
     signal.signal(signal.SIGTERM, _raise_terminated)
     try:
-        arguments = build_parser().parse_args(argv)
         code = int(arguments.execute(arguments))
         sys.stdout.flush()
         return code
@@ -99,4 +123,24 @@ def _say(line: str) -> None:
 
 
 def _raise_terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
+    from ais_bench_prefix_cache.errors import Terminated
+
     raise Terminated
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """argparse's, as wide as the terminal, without the costly import by which argparse finds that out."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_terminal_columns() - 2)
+
+
+def _terminal_columns() -> int:
+    """What :func:`shutil.get_terminal_size` says."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except (AttributeError, ValueError, OSError):
+        return 80

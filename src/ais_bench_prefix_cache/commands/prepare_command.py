@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.artifacts.paths import RunPaths
     from ais_bench_prefix_cache.scenario.model import Scenario
 
-SUMMARY = "make the data set of a Scenario: requests, manifest, theoretical analysis"
 DESCRIPTION = (
     "Make the prompts of a Scenario, exact to the token, and write full.jsonl, requests.jsonl, analysis.json and, "
     "last, manifest.json. Continues in the directory of the newest matching `inspect`, otherwise in a new one. "

@@ -9,7 +9,6 @@ from pathlib import Path
 from ais_bench_prefix_cache.commands.console import note, progress_bar, run_log, warn
 from ais_bench_prefix_cache.errors import EXIT_OK, PrefixCacheError, Terminated
 
-SUMMARY = "send a prepared data set through AISBench and compare theory with the server's counters"
 DESCRIPTION = (
     "Verifies the newest data set that was prepared from this Scenario, checks and probes the service, empties and "
     "warms its prefix caches and proves both, lets AISBench send the formal requests, and writes the comparison of "

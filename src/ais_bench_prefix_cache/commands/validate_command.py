@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet
 
-SUMMARY = "prove that the files of a data set are intact"
 DESCRIPTION = (
     "Check every byte, row and figure of a prepared data set: edits, truncations, swapped rows, missing or foreign "
     "files are found and named, all at once. Prints one JSON object: ok, rows, run_id, or ok false and the errors."
