@@ -34,7 +34,7 @@ COMMANDS = {
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """The argument tree, of which only ``command`` has its own options. Imports that command's module alone."""
+    """The argument tree: of all commands without their options, or of ``command`` alone with its options."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description="Prefix-cache benchmarks whose hit rate is known, to the token, before they run.",
@@ -45,15 +45,18 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, summary in COMMANDS.items():
-        subparser = subparsers.add_parser(name, help=summary, formatter_class=_HelpFormatter, allow_abbrev=False)
-        if name == command:
-            from importlib import import_module
+    if command is None:
+        for name, summary in COMMANDS.items():
+            subparsers.add_parser(name, help=summary, add_help=False)
+        return parser
+    from importlib import import_module
 
-            module = import_module(f"ais_bench_prefix_cache.commands.{name}_command")
-            subparser.description = module.DESCRIPTION
-            module.add_arguments(subparser)
-            subparser.set_defaults(execute=module.execute)
+    module = import_module(f"ais_bench_prefix_cache.commands.{command}_command")
+    subparser = subparsers.add_parser(
+        command, description=module.DESCRIPTION, formatter_class=_HelpFormatter, allow_abbrev=False
+    )
+    module.add_arguments(subparser)
+    subparser.set_defaults(execute=module.execute)
     return parser
 
 
@@ -61,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code; never lets a traceback out."""
     words = sys.argv[1:] if argv is None else argv
     try:
-        # No option before the command takes a value, so the first word that is none names the command.
-        command = next((word for word in words if not word.startswith("-")), None)
+        # What comes before a command (--help, --version, a mistake) ends the program in the tree without options.
+        command = words[0] if words and words[0] in COMMANDS else None
         arguments = build_parser(command).parse_args(words)
     except KeyboardInterrupt:
         from ais_bench_prefix_cache.errors import EXIT_INTERRUPTED

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ais_bench_prefix_cache.errors import GenerationError
+from ais_bench_prefix_cache.group_names import group_name
 from ais_bench_prefix_cache.prompts.corpus import RowSelection, select_rows
 from ais_bench_prefix_cache.prompts.join_proof import JoinProof, prove_joins
 from ais_bench_prefix_cache.prompts.prompt_set import BuiltPrompt, CanonicalPrefix, PromptSet, WarmupPrompt
@@ -25,7 +26,6 @@ from ais_bench_prefix_cache.prompts.seed_codes import Alphabet, SeedCodes, find_
 from ais_bench_prefix_cache.prompts.token_digests import token_ids_sha256
 from ais_bench_prefix_cache.prompts.words import TextCleaner, WordTable, may_cut, vocabulary_words
 from ais_bench_prefix_cache.random_streams import derive_seed
-from ais_bench_prefix_cache.scenario.model import group_name
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.planning.plan import Int64Column, Plan
