@@ -195,6 +195,19 @@ def _ignore_merges() -> Tokenizer:
     return _with_template(Tokenizer.from_str(json.dumps(definition)), bos="<|begin_of_text|>")
 
 
+def _across_spaces() -> Tokenizer:
+    """Tokens of several words, as SuperBPE has them: nothing splits before the model."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=1500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    words = [text.split(" ") for text in TRAINING]
+    phrases = [" " + " ".join(row[start : start + 5]) for row in words for start in range(0, len(row), 5)]
+    tokenizer.train_from_iterator(phrases, trainer)
+    assert any("Ġ" in token[1:] for token in tokenizer.get_vocab())
+    return tokenizer
+
+
 def _added_words() -> Tokenizer:
     tokenizer = _byte_level(GPT2)
     tokenizer.add_tokens(["how", AddedToken("bolts", lstrip=True, rstrip=True), AddedToken("run", single_word=True)])
@@ -232,6 +245,9 @@ FAMILIES: dict[str, Callable[[], Tokenizer]] = {
     "wordpiece": _wordpiece,
 }
 
+UNPROVEN: dict[str, Callable[[], Tokenizer]] = {"byte-level across spaces": _across_spaces}
+"""Families for which some corpora must be refused."""
+
 
 @pytest.fixture(scope="session")
 def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
@@ -244,7 +260,8 @@ def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], P
     def directory(family: str) -> Path:
         if family not in made:
             made[family] = root / f"family-{len(made)}"
-            PreTrainedTokenizerFast(tokenizer_object=FAMILIES[family]()).save_pretrained(str(made[family]))
+            tokenizer = (FAMILIES | UNPROVEN)[family]()
+            PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(str(made[family]))
         return made[family]
 
     return directory
@@ -407,6 +424,28 @@ def test_every_family_is_exact_on_every_corpus(
     full = build_prompt_set(scenario(), plan, tokenizer, corpus, verify="full")
     assert [prompt.text for prompt in full] == texts
     assert list(proof) == list(full)
+
+
+@pytest.mark.parametrize("corpus_name", ["chinese", "one letter", "long word"])
+def test_tokens_across_spaces_are_exact_where_the_corpus_allows(
+    corpus_name: str, tokenizer_dir: Callable[[str], Path], tmp_path: Path
+) -> None:
+    tokenizer, raw = load(tokenizer_dir("byte-level across spaces"))
+    corpus = corpus_at(tmp_path / "corpus.jsonl", CORPORA[corpus_name])
+    plan = plan_of(requests_around_edges(16), block=16)
+    judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
+
+
+def test_tokens_across_spaces_are_refused_before_the_first_prompt_where_they_hold_the_joins(
+    tokenizer_dir: Callable[[str], Path], tmp_path: Path
+) -> None:
+    tokenizer, _ = load(tokenizer_dir("byte-level across spaces"))
+    corpus = corpus_at(tmp_path / "corpus.jsonl", ENGLISH)
+    with pytest.raises(GenerationError) as caught:
+        build_prompt_set(scenario(), plan_of(requests_around_edges(16), block=16), tokenizer, corpus)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where) == ("PROMPTS_NOT_EXACT", "scenario: tokenizer.path")
+    assert "tokens of the vocabulary hold a space after another character, such as '" in problem.message
 
 
 @pytest.mark.parametrize("block", [2, 16, 128])

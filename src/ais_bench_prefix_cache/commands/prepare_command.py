@@ -66,7 +66,7 @@ def execute(arguments: argparse.Namespace) -> int:
     tokenizer = load_tokenizer(scenario.tokenizer)
     identity = tokenizer.identity()
     prompts = build_prompt_set(scenario, plan, tokenizer, corpus, verify=arguments.verify)
-    # Everything that can be refused has been: only now does a directory come into being.
+    # What is refused before the first prompt has been: only now does a directory come into being.
     with _directory(scenario, replace=replace) as paths, run_log(paths.log("prepare")) as log:
         log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
         log.info("corpus %s sha256 %s, %d rows", corpus.path, corpus.sha256, len(corpus))
@@ -104,11 +104,14 @@ def _directory(scenario: Scenario, *, replace: bool) -> Iterator[RunPaths]:
     """The directory to write into, claimed for this process.
 
     The newest matching inspected one; with ``replace`` also a prepared one; otherwise, or where another command is
-    writing there or an earlier one left data files behind, a new one.
+    writing there or an earlier one left data files behind, a new one, which a refusal removes again.
     """
+    from shutil import rmtree
+
     from ais_bench_prefix_cache.artifacts.paths import RunPaths, find_manifest
     from ais_bench_prefix_cache.artifacts.writing import claimed
     from ais_bench_prefix_cache.commands.console import note
+    from ais_bench_prefix_cache.errors import GenerationError
 
     run = scenario.run
     with ExitStack() as stack:
@@ -126,4 +129,9 @@ def _directory(scenario: Scenario, *, replace: bool) -> Iterator[RunPaths]:
             note(f"note: {paths.directory} is in use or holds data files; a new directory is made")
         paths = RunPaths.create(run.output_dir, run.run_id, datetime.now())
         stack.enter_context(claimed(paths.result_dir))
-        yield paths
+        try:
+            yield paths
+        except GenerationError:
+            # A prompt that cannot be made exact shows only when it is made, where the tokenizer gives no proof.
+            rmtree(paths.directory)
+            raise

@@ -242,9 +242,10 @@ def _quiet() -> Iterator[None]:
 def _torch_hidden(*, unless: bool) -> Iterator[None]:
     """Let transformers believe that PyTorch is not installed: importing it takes seconds, and tokenizers need it not.
 
-    ``unless`` there is code from a model's repository to run, which may want it; or it has been imported already.
+    ``unless`` there is code from a model's repository to run, which may want it. A process that has imported either of
+    the two has decided already.
     """
-    if unless or "torch" in sys.modules:
+    if unless or "torch" in sys.modules or "transformers" in sys.modules:
         yield
         return
     hidden: dict[str, Any] = {"torch": None}  # what makes `import torch` fail and `find_spec` find nothing
