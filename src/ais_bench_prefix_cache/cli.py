@@ -27,6 +27,12 @@ COMMANDS = {
     "analyze": "recompute the actual hit rate from two saved /metrics texts",
     "report": "show the performance and prefix-cache tables of a finished run",
     "schema": "print the Scenario's JSON Schema",
+    "distribution": "make a data set whose prompts copy the beginning of earlier ones",
+    "extract": "keep only the requests of a data set, for this or another benchmark",
+    "prompts": "print prompts that repeat, are unique, or share a prefix",
+    "kv": "size a KV cache: bytes per token, memory, page tables, fragmentation, what fits",
+    "batching": "static against continuous batching: start, finish, slots over time",
+    "simulate": "replay any JSONL of requests through prefix caches: hit rate, evictions, capacity curve",
     "serve": "run the embedded OpenAI-compatible server, which caches and counts as vLLM does",
     "demo": "run the main job on the embedded server with the real AISBench",
 }

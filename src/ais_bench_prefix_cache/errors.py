@@ -76,6 +76,10 @@ class ArtifactError(PrefixCacheError):
     """A file that an earlier command wrote is missing, damaged or does not belong to the others."""
 
 
+class CalculationError(PrefixCacheError):
+    """Numbers or a model configuration that a calculator of the cache cannot use."""
+
+
 class SnapshotError(PrefixCacheError):
     """Two metric texts cannot be compared: no data, a restart, falling counters, missing ranks."""
 

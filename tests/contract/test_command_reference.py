@@ -23,7 +23,8 @@ INTRODUCTION = """\
 # Commands
 
 What each command's `--help` says. `python -m ais_bench_prefix_cache` is the same program. stdout carries one JSON
-document (for `run` and `report`, tables), stderr everything meant for people; [ci.md](ci.md) lists the exit codes.
+document (for `run` and `report`, and without `--json` for `kv`, `batching` and `simulate`, tables), stderr everything
+meant for people; [ci.md](ci.md) lists the exit codes.
 """
 
 

@@ -147,7 +147,8 @@ class FakeService:
 
     def _reset(self) -> httpx.Response:
         body = self.reset_bodies.pop(0) if len(self.reset_bodies) > 1 else self.reset_bodies[0]
-        if self.reset_status == 200 and "false" not in body:
+        # vLLM says false where a rank is busy, and empties the idle ones.
+        if self.reset_status == 200 and ("false" not in body or self.reset_ranks is not None):
             for rank in self.reset_ranks if self.reset_ranks is not None else range(self.dp_size):
                 self.cached[rank] = {}
         return httpx.Response(self.reset_status, text=body)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import signal
 import subprocess
 import sys
@@ -24,6 +26,7 @@ pytestmark = pytest.mark.aisbench
 
 MODEL = "tiny"
 SECRET = "sk-secret-of-the-fault-tests"
+FAMILY_VARIABLE = "FAULT_TESTS_RUN"
 HTML = Answer(502, "<html><title>502 Bad Gateway</title></html>")
 
 
@@ -41,23 +44,30 @@ class Prepared:
         """What this test's run has logged so far."""
         return self.log.read_text()[self.log_start :] if self.log.exists() else ""
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self, largest_file: int | None = None) -> subprocess.Popen[str]:
+        def limit() -> None:
+            if largest_file is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+
         return subprocess.Popen(
             [sys.executable, "-m", "ais_bench_prefix_cache", "run", "--scenario", str(self.scenario)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=self.scenario.parent,
+            env=os.environ | {FAMILY_VARIABLE: str(self.scenario)},
+            preexec_fn=limit,
         )
 
-    def processes(self) -> list[str]:
-        """Command lines of living processes that belong to a run of this Scenario."""
-        found = []
-        for entry in Path("/proc").iterdir():
+    def processes(self) -> dict[int, str]:
+        """Command lines, by id, of the living processes of runs that :meth:`start` started."""
+        mark = f"{FAMILY_VARIABLE}={self.scenario}".encode()
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
             try:
-                mine = entry.name.isdigit() and bytes(self.scenario) in (entry / "environ").read_bytes()
+                mine = mark in (entry / "environ").read_bytes().split(b"\0")
                 if mine and "zombie" not in (entry / "status").read_text():
-                    found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue
         return found
@@ -113,8 +123,11 @@ def prepared(prepared_once: tuple[Prepared, str]) -> Iterator[Prepared]:
     run.log_start = len(run.log.read_text()) if run.log.exists() else 0
     before = run.analysis.read_bytes()
     yield run
+    left = run.processes()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert left == {}
     assert run.analysis.read_bytes() == before, "analysis.json was touched"
-    assert run.processes() == []
     sent = len(run.proxy.seen)
     time.sleep(0.5)
     assert len(run.proxy.seen) == sent, "something was sent after the end"
@@ -125,7 +138,7 @@ def prepared(prepared_once: tuple[Prepared, str]) -> Iterator[Prepared]:
 
 def finish(process: subprocess.Popen[str], expected: int) -> list[str]:
     """The lines on stderr of a run that must end with ``expected``; nothing may stand on stdout."""
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == expected, stderr
     assert "Traceback" not in stderr
     assert SECRET not in stderr
@@ -203,14 +216,75 @@ def test_streams_are_cut(prepared: Prepared) -> None:
     assert lines[-1] == unchanged(prepared, "formal")
 
 
-def test_metrics_are_gone_after_the_baseline(prepared: Prepared) -> None:
+def test_the_server_falls_silent(prepared: Prepared) -> None:
+    prepared.proxy.rule = lambda seen: "hang" if seen.formal and seen.number > 20 else "pass"
+    started = time.monotonic()
+    lines = finish(prepared.start(), 4)
+    assert codes(lines) == ["AISBENCH_STALLED"]
+    assert "nothing arrived for 60 seconds after " in "\n".join(lines)
+    assert time.monotonic() - started < 110
+    assert lines[-1] == unchanged(prepared, "formal")
+
+
+def test_the_server_dies_in_mid_run(prepared: Prepared) -> None:
     def rule(seen: Seen) -> Any:
-        return Answer(404, "gone") if seen.path == "/metrics" and formal_started(prepared) else "pass"
+        if seen.formal and seen.number == 20:
+            prepared.proxy.target = "http://127.0.0.1:9"
+        return "pass"
 
     prepared.proxy.rule = rule
+    lines = finish(prepared.start(), 4)
+    assert "AISBENCH_REQUESTS_FAILED" in codes(lines)
+    assert lines[-1] == unchanged(prepared, "formal")
+
+
+@pytest.mark.parametrize(("answer", "code"), [(Answer(404, "gone"), "NOT_FOUND"), (HTML, "SERVER_ERROR")])
+def test_metrics_are_gone_after_the_baseline(prepared: Prepared, answer: Answer, code: str) -> None:
+    prepared.proxy.rule = lambda seen: answer if seen.path == "/metrics" and formal_started(prepared) else "pass"
     lines = finish(prepared.start(), 3)
-    assert codes(lines) == ["NOT_FOUND"]
+    assert codes(lines) == [code]
     assert lines[-1] == unchanged(prepared, "after")
+
+
+@pytest.mark.parametrize("victim", ["AISBench", "its worker"])
+def test_aisbench_is_killed(prepared: Prepared, victim: str) -> None:
+    process = prepared.start()
+    wait_for(prepared, "formal", process)
+    # AISBench starts its worker later; the others are the run itself and Python's resource trackers.
+    family = sorted(pid for pid, command in prepared.processes().items() if "ais_bench.benchmark.cli.main" in command)
+    os.kill(family[0] if victim == "AISBench" else family[-1], signal.SIGKILL)
+    lines = finish(process, 4)
+    assert codes(lines)[0] in ("AISBENCH_FAILED", "AISBENCH_INCOMPLETE")
+    assert lines[-1] == unchanged(prepared, "formal")
+
+
+def test_the_run_itself_is_killed(prepared: Prepared) -> None:
+    process = prepared.start()
+    wait_for(prepared, "formal", process)
+    process.kill()
+    process.communicate(timeout=30)
+    deadline = time.monotonic() + 15
+    while prepared.processes() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert sum(seen.formal for seen in prepared.proxy.seen) < 40
+
+
+def test_the_disk_is_full_when_the_analysis_is_written(prepared: Prepared) -> None:
+    partial = prepared.analysis.with_name(f".{prepared.analysis.name}.partial")
+    partial.symlink_to("/dev/full")
+    lines = finish(prepared.start(), 2)
+    assert lines[-3:] == [
+        f"error [DISK_FULL] {prepared.analysis}: the disk is full",
+        "    Free some space and repeat the command.",
+        unchanged(prepared, "analysis"),
+    ]
+    assert not partial.is_symlink()
+
+
+def test_the_disk_is_full_while_aisbench_writes(prepared: Prepared) -> None:
+    """A limit on the size of files stands for the disk: the run's own files stay below it, AISBench's do not."""
+    lines = finish(prepared.start(largest_file=16 * 1024), 4)
+    assert lines[-1] == unchanged(prepared, "formal")
 
 
 def formal_started(prepared: Prepared) -> bool:
@@ -234,14 +308,18 @@ def test_server_restarted_in_mid_run(prepared: Prepared, servers: Callable[[], A
 @pytest.mark.parametrize(
     ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
 )
-@pytest.mark.parametrize("phase", ["precheck", "warmup", "formal"])
+@pytest.mark.parametrize("phase", ["precheck", "reset", "warmup", "baseline", "formal", "after"])
 def test_a_signal_ends_everything(prepared: Prepared, phase: str, number: int, code: int, word: str) -> None:
+    hanging = {
+        "precheck": "/v1/models",
+        "reset": "/reset_prefix_cache",
+        "warmup": "/v1/completions",
+        "baseline": "/metrics",
+        "after": "/metrics",
+    }
+
     def rule(seen: Seen) -> Any:
-        if phase == "precheck":
-            return "hang" if seen.path == "/v1/models" else "pass"
-        if phase == "warmup":
-            return "hang" if seen.path == "/v1/completions" and warming(prepared) else "pass"
-        return "pass"
+        return "hang" if seen.path == hanging.get(phase) and in_phase(prepared, phase) else "pass"
 
     prepared.proxy.rule = rule
     process = prepared.start()
@@ -253,17 +331,15 @@ def test_a_signal_ends_everything(prepared: Prepared, phase: str, number: int, c
     assert lines[-1] == f"run {word} in the phase {phase}"
 
 
-def warming(prepared: Prepared) -> bool:
-    return "reset: finished" in prepared.log_text()
+def in_phase(prepared: Prepared, phase: str) -> bool:
+    return f"{phase}: started" in prepared.log_text()
 
 
 def wait_for(prepared: Prepared, phase: str, process: subprocess.Popen[str]) -> None:
     """Until the run hangs in ``phase``, or half of the formal requests have been sent."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline and process.poll() is None:
-        if f"{phase}: started" in prepared.log_text() and (
-            phase != "formal" or sum(seen.formal for seen in prepared.proxy.seen) >= 10
-        ):
+        if in_phase(prepared, phase) and (phase != "formal" or sum(seen.formal for seen in prepared.proxy.seen) >= 10):
             time.sleep(0.3)
             return
         time.sleep(0.05)

@@ -7,8 +7,8 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,29 @@ import pytest
 from real_vllm import SERVED_MODEL, RealVLLM, make_tiny_model, real_vllm
 
 BLOCK_SIZE = 32
+API_KEY = "sk-key-of-the-real-tests"
+
+
+@dataclass(frozen=True)
+class ServerKind:
+    """One way of running vLLM; ``adds_bos`` is the tokenizer's doing."""
+
+    engines: int = 1
+    adds_bos: bool = False
+    options: tuple[str, ...] = ()
+    start: dict[str, bool] = field(default_factory=dict)
+
+
+KINDS = {
+    "one-engine": ServerKind(options=("--api-key", API_KEY)),
+    # vLLM starts as many API processes as engines.
+    "two-engines": ServerKind(engines=2),
+    "two-engines-one-api-process-bos": ServerKind(engines=2, adds_bos=True, options=("--api-server-count", "1")),
+    "forty-blocks": ServerKind(options=("--num-gpu-blocks-override", "40")),
+    "bare": ServerKind(start={"developer_mode": False, "tells_cached_tokens": False}),
+    "no-prefix-caching": ServerKind(options=("--no-enable-prefix-caching",)),
+    "no-log-stats": ServerKind(options=("--disable-log-stats",)),
+}
 
 
 @dataclass(frozen=True)
@@ -26,6 +49,7 @@ class JudgedServer:
     tokenizer: Path
     engines: int
     block_size: int = BLOCK_SIZE
+    api_key: str = ""
 
 
 @pytest.fixture(scope="session")
@@ -54,18 +78,91 @@ def tiny_model_with_bos(tmp_path_factory: pytest.TempPathFactory, tiny_model: Pa
 
 
 @pytest.fixture(scope="session")
-def serving(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+def other_tokenizer(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Path:
+    """The same vocabulary with half of the merges: other tokens for most words."""
+    directory = tmp_path_factory.mktemp("other-tokenizer") / "tiny"
+    shutil.copytree(tiny_model, directory)
+    path = directory / "tokenizer.json"
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    merges = tokenizer["model"]["merges"]
+    tokenizer["model"]["merges"] = merges[: len(merges) // 2]
+    path.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
+    return directory
+
+
+@dataclass
+class SharedServer:
+    """The one server that tests of a kind share: it runs until another server is wanted."""
+
+    kind: str | None = None
+    running: JudgedServer | None = None
+    stack: ExitStack = field(default_factory=ExitStack)
+
+    def stop(self) -> None:
+        self.kind = self.running = None
+        self.stack.close()
+
+
+@pytest.fixture(scope="session")
+def shared_server() -> Iterator[SharedServer]:
+    shared = SharedServer()
+    yield shared
+    shared.stop()
+
+
+@pytest.fixture(scope="session")
+def serving(tmp_path_factory: pytest.TempPathFactory, shared_server: SharedServer) -> Callable[..., Any]:
     """``with serving(model, engines=2, options=[…]) as server``: a judged server for the time of a block."""
 
     @contextmanager
     def serve(
-        model: Path, *, engines: int = 1, block_size: int = BLOCK_SIZE, options: tuple[str, ...] = ()
+        model: Path,
+        *,
+        engines: int = 1,
+        block_size: int = BLOCK_SIZE,
+        options: tuple[str, ...] = (),
+        **start: bool,
     ) -> Iterator[JudgedServer]:
+        shared_server.stop()
         log = tmp_path_factory.mktemp("vllm") / "server.log"
-        with real_vllm(model, log, block_size=block_size, engines=engines, options=options) as vllm:
-            yield JudgedServer(vllm, model, engines, block_size)
+        with real_vllm(model, log, block_size=block_size, engines=engines, options=options, **start) as vllm:
+            yield JudgedServer(vllm, model, engines, block_size, API_KEY if "--api-key" in options else "")
 
     return serve
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of one kind of server run one after another, so that each kind starts once."""
+    kinds = list(KINDS)
+
+    def order(item: pytest.Item) -> int:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        return kinds.index(parameters["server"]) if parameters.get("server") in KINDS else -1
+
+    items.sort(key=order)
+
+
+@pytest.fixture
+def server(
+    request: pytest.FixtureRequest,
+    serving: Callable[..., Any],
+    shared_server: SharedServer,
+    tiny_model: Path,
+    tiny_model_with_bos: Path,
+) -> JudgedServer:
+    """A server of the kind that the test names (indirectly)."""
+    if shared_server.running is None or shared_server.kind != request.param:
+        kind = KINDS[request.param]
+        started = serving(
+            tiny_model_with_bos if kind.adds_bos else tiny_model,
+            engines=kind.engines,
+            options=kind.options,
+            **kind.start,
+        )
+        shared_server.stop()
+        shared_server.running = shared_server.stack.enter_context(started)
+        shared_server.kind = request.param
+    return shared_server.running
 
 
 @pytest.fixture
@@ -98,6 +195,8 @@ def scenario_for(tmp_path: Path, project_root: Path) -> Callable[..., Path]:
                 "model": {"generation_kwargs": {"temperature": 0, "ignore_eos": True}},
             },
         }
+        if server.api_key:
+            scenario["service"]["api_key"] = server.api_key
         for name, section in sections.items():
             target = scenario.setdefault(name, {})
             for key, value in section.items():
@@ -113,11 +212,16 @@ def scenario_for(tmp_path: Path, project_root: Path) -> Callable[..., Path]:
 
 @dataclass(frozen=True)
 class Judged:
-    """What one run planned, from ``full.jsonl``, and what the server counted, from the raw metric texts."""
+    """What one run planned, from ``full.jsonl``, and what the server counted, from the raw metric texts and responses.
+
+    Pairs are (prompt tokens, hit tokens): by rank, and by the request's index.
+    """
 
     analysis: dict[str, Any]
     planned: dict[int | None, tuple[int, int]]
     counted: dict[int, tuple[int, int]]
+    requests_planned: dict[int, tuple[int, int]]
+    requests_seen: dict[int, tuple[int, int]]
     stdout: str
 
     @property
@@ -146,8 +250,10 @@ def judge(command_line: Callable[..., subprocess.CompletedProcess[str]], tmp_pat
         command_line("validate", "--manifest", prepared["manifest"], "--deep", cwd=tmp_path)
         finished = command_line("run", "--scenario", scenario, cwd=tmp_path, timeout=600)
         planned: dict[int | None, tuple[int, int]] = {}
+        requests_planned = {}
         with Path(prepared["full"]).open(encoding="utf-8") as rows:
             for row in map(json.loads, rows):
+                requests_planned[row["sequence_index"]] = (row["actual_input_tokens"], row["theoretical_hit_tokens"])
                 queries, hits = planned.get(row["dp_rank"], (0, 0))
                 planned[row["dp_rank"]] = (
                     queries + row["actual_input_tokens"],
@@ -164,6 +270,11 @@ def judge(command_line: Callable[..., subprocess.CompletedProcess[str]], tmp_pat
             for name in ("prefix_cache_queries", "prefix_cache_hits")
         )
         counted = {engine: (queries[engine], hits[engine]) for engine in queries}
-        return Judged(analysis, planned, counted, finished.stdout)
+        (usage,) = Path(analysis["runtime"]["aisbench"]["exp_dir"]).rglob("*_usage.jsonl")
+        requests_seen = {}
+        with usage.open(encoding="utf-8") as rows:
+            for row in map(json.loads, rows):
+                requests_seen[row["sequence_index"]] = (row["prompt_tokens"], row.get("cached_tokens"))
+        return Judged(analysis, planned, counted, requests_planned, requests_seen, finished.stdout)
 
     return run

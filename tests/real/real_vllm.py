@@ -121,19 +121,30 @@ class RealVLLM:
 
 @contextmanager
 def real_vllm(
-    model: Path, log: Path, *, block_size: int = 32, engines: int = 1, options: Sequence[str] = ()
+    model: Path,
+    log: Path,
+    *,
+    block_size: int = 32,
+    engines: int = 1,
+    options: Sequence[str] = (),
+    developer_mode: bool = True,
+    tells_cached_tokens: bool = True,
 ) -> Iterator[RealVLLM]:
-    """A ready server on a free loopback port; stopped by its own process group."""
+    """A ready server on a free loopback port; stopped by its own process group.
+
+    Without ``developer_mode`` it offers no reset, without ``tells_cached_tokens`` responses hold no ``cached_tokens``.
+    """
     port = free_port()
     command = [
         *(str(vllm_python()), "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model), "--served-model-name", SERVED_MODEL, "--load-format", "dummy", "--enforce-eager"),
         *("--host", "127.0.0.1", "--port", str(port)),
-        *("--block-size", str(block_size), "--max-model-len", "8192", "--enable-prompt-tokens-details"),
-        *("--data-parallel-size", str(engines), *options),
+        *("--block-size", str(block_size), "--max-model-len", "8192", "--data-parallel-size", str(engines)),
+        *(["--enable-prompt-tokens-details"] if tells_cached_tokens else []),
+        *options,
     ]
     environment = os.environ | {
-        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_SERVER_DEV_MODE": "1" if developer_mode else "0",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",

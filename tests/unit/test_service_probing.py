@@ -228,6 +228,13 @@ def test_assumed_emptiness_is_a_warning(changes: dict[str, Any]) -> None:
     )
 
 
+def test_after_a_refused_reset_the_probes_tell_which_ranks_are_empty() -> None:
+    service = FakeService(reset_bodies=['{"success": false}'], reset_ranks=(0,))
+    outcome = reset(service, assume_empty_cache=True)
+    assert (outcome.accepted, outcome.proven, outcome.hits_after) == (False, False, {0: 0, 1: 80})
+    assert "requests are running there" in outcome.warning["reason"]
+
+
 def entry(group: int, rank: int, tokens: int = 160) -> WarmupEntry:
     text = (f"group {group} " * tokens)[: tokens * 4]
     return WarmupEntry(f"warmup:group-{group}:{rank}", f"group-{group}", rank, text, tokens, tokens - 16, 1)

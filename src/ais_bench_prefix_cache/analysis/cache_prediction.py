@@ -1,4 +1,4 @@
-"""What a cache of a known size would have hit: the data set replayed through ``kvcache``'s block pool.
+"""What a cache of a known size hits: the data set replayed through ``kvcache``'s block pool, or only its plan.
 
 No tokens are needed: a block of a group's canonical prefix is the same for all that share it, every other block is
 unique. Requests are replayed one after another, so with many in flight at once the real cache evicts a little earlier.
@@ -6,13 +6,15 @@ unique. Requests are replayed one after another, so with many in flight at once 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ais_bench_prefix_cache.analysis.planned_traffic import NO_RANK, RequestColumns
 from ais_bench_prefix_cache.analysis.run_facts import CachePrediction
 from ais_bench_prefix_cache.kvcache.block_hash import BlockHash
-from ais_bench_prefix_cache.kvcache.block_pool import BlockPool
+from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceRequest
 
 MOST_BLOCKS = 5_000_000
 """A data set of more blocks is not replayed: it would take longer than it tells."""
@@ -55,12 +57,60 @@ def predict_hits(
     if max(blocks) <= usable or sum(blocks) > MOST_BLOCKS:
         return None
 
-    pools = [BlockPool(usable) for _ in range(dp_size)]
-    hit_tokens = 0
-    for number, request in enumerate(requests):
-        hits = _send(pools[request.rank], request, number, block_size)
-        hit_tokens += hits * block_size if request.counted else 0
-    return CachePrediction(capacity_tokens, hit_tokens, sum(pool.evictions for pool in pools))
+    replay = TraceReplay(block_size=block_size, num_blocks=usable, ranks=dp_size)
+    for request in requests:
+        _send(replay, request)
+    return CachePrediction(capacity_tokens, sum(totals.hits for totals in replay.totals), sum(replay.evictions))
+
+
+def capacity_warning(
+    columns: RequestColumns,
+    *,
+    block_size: int,
+    kv_cache_blocks: int,
+    dp_size: int,
+    warmup: Sequence[WarmupRequest] = (),
+) -> dict[str, Any] | None:
+    """A warning object where a server with ``kv_cache_blocks`` blocks on each rank cannot hold what the plan counts on.
+
+    Needs no tokens, only the plan: hits for every number of blocks come from one replay. Requests without a planned
+    rank are taken to go to the ranks in turn.
+    """
+    in_turn = [index % dp_size if rank == NO_RANK else rank for index, rank in enumerate(columns.dp_ranks)]
+    replay = TraceReplay(block_size=block_size, ranks=dp_size)
+    for request in _requests(replace(columns, dp_ranks=in_turn), warmup):
+        _send(replay, request)
+    curve = replay.capacity_curve()
+    usable = kv_cache_blocks - 1
+    planned_hits = sum(columns.hit_tokens)
+    planned_rate = planned_hits / curve.queries
+    warning = {
+        "code": "CACHE_TOO_SMALL",
+        "kv_cache_blocks": kv_cache_blocks,
+        "capacity_tokens": kv_cache_blocks * block_size,
+        "planned_hits": planned_hits,
+        "theoretical_hit_rate": planned_rate,
+    }
+    if usable < curve.smallest_num_blocks:
+        return warning | {
+            "message": f"the largest request needs {curve.smallest_num_blocks} blocks of {block_size} tokens, but a "
+            f"rank has {usable} to give (service.kv_cache_blocks {kv_cache_blocks}, less one that is never used)",
+            "needed_kv_cache_blocks": curve.smallest_num_blocks + 1,
+            "predicted_hits": None,
+            "reachable_hit_rate": None,
+        }
+    hits = curve.hit_tokens(usable)
+    if hits >= planned_hits:
+        return None
+    needed = curve.blocks_for(planned_hits) + 1
+    return warning | {
+        "message": f"with {kv_cache_blocks} blocks (service.kv_cache_blocks) a rank evicts blocks that the plan counts "
+        f"on: a hit rate of {hits / curve.queries:.4f} is reachable, not {planned_rate:.4f}; the plan needs {needed} "
+        "blocks, and more with many requests in flight",
+        "needed_kv_cache_blocks": needed,
+        "predicted_hits": hits,
+        "reachable_hit_rate": hits / curve.queries,
+    }
 
 
 @dataclass(frozen=True)
@@ -92,19 +142,16 @@ def _requests(columns: RequestColumns, warmup: Sequence[WarmupRequest]) -> Itera
         )
 
 
-def _send(pool: BlockPool, request: _Request, number: int, block_size: int) -> int:
-    """Run one request to its end; returns how many blocks it hit."""
-    shared = request.shared_tokens // block_size
+def _send(replay: TraceReplay, request: _Request) -> None:
+    """Only canonical blocks have names; whatever has none is like no other block."""
+    shared = request.shared_tokens // replay.block_size
     canonical = [_canonical_block(request.group_id, index) for index in range(shared)]
-    hit_blocks = pool.longest_cached_prefix(canonical[: (request.prompt_tokens - 1) // block_size])
-    hits = len(hit_blocks)
-    pool.touch(hit_blocks)
-    blocks = hit_blocks + pool.allocate(-(-request.tokens // block_size) - hits)
-    for index in range(hits, request.tokens // block_size):
-        pool.cache(blocks[index], canonical[index] if index < shared else BlockHash(b"%d %d" % (number, index)))
-    pool.free(blocks)
-    return hits
+    replay.send(
+        TraceRequest(canonical, request.prompt_tokens, request.tokens - request.prompt_tokens + 1),
+        rank=request.rank,
+        counted=request.counted,
+    )
 
 
 def _canonical_block(group_id: str, index: int) -> BlockHash:
-    return BlockHash(f"{group_id} {index}".encode())
+    return BlockHash(hashlib.blake2b(f"{index} {group_id}".encode(), digest_size=16).digest())

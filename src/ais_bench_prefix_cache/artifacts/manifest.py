@@ -81,7 +81,7 @@ def inspected_manifest(
     """The manifest that ``inspect`` writes. ``output_dir`` is the Scenario's, without a time stamp."""
     return sealed(
         {
-            **_identity(scenario, paths, "inspected"),
+            **manifest_identity(scenario, paths, "inspected"),
             "inspect": {
                 "timestamp": paths.timestamp,
                 "base_run_id": paths.base_run_id,
@@ -109,7 +109,7 @@ def prepared_manifest(
     ``tokenizer`` holds path, revision, class, vocab_size, special_token_ids and fingerprint_sha256; ``artifacts`` the
     written files under ``full``, ``requests`` and ``analysis``.
     """
-    identity = _identity(scenario, paths, "prepared")
+    identity = manifest_identity(scenario, paths, "prepared")
     head = {key: identity.pop(key) for key in ("schema_version", "plugin_version", "status")}
     prefixes = [
         {
@@ -204,6 +204,16 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return document
 
 
+def stated_benchmark_mode(path: Path) -> str | None:
+    """The kind of data set that a manifest says it belongs to; None where it cannot be read or does not say."""
+    try:
+        document, _ = read_document(path, what="manifest")
+    except ArtifactError:
+        return None
+    mode = document.get("benchmark_mode")
+    return mode if isinstance(mode, str) else None
+
+
 def identity_problems(path: Path, document: Mapping[str, Any]) -> list[Problem]:
     """Whether ``document`` is a manifest that this version can read at all."""
     version = document.get("schema_version")
@@ -230,7 +240,8 @@ def identity_problems(path: Path, document: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
-def _identity(scenario: Scenario, paths: RunPaths, status: str) -> dict[str, Any]:
+def manifest_identity(scenario: Scenario, paths: RunPaths, status: str) -> dict[str, Any]:
+    """The keys that every manifest begins with."""
     config = stamped_effective_config(scenario, paths)
     return {
         "schema_version": SCHEMA_VERSION,

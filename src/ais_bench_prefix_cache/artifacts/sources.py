@@ -20,7 +20,7 @@ def corpus_warning(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     path = Path(manifest["effective_config"]["corpus"]["path"])
     try:
-        current = _file_sha256(path)
+        current = file_sha256(path)
     except OSError as error:
         return {
             "code": "CORPUS_MISSING",
@@ -52,7 +52,7 @@ def tokenizer_problem(manifest: Mapping[str, Any], tokenizer: PromptTokenizer) -
     )
 
 
-def _file_sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(1 << 20):

@@ -16,7 +16,7 @@ import hashlib
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ais_bench_prefix_cache.artifacts import manifest as manifest_format
 from ais_bench_prefix_cache.artifacts.documents import (
@@ -54,6 +54,23 @@ class VerifiedDataSet(NamedTuple):
     paths: RunPaths
     rows: int
 
+    @property
+    def run_id(self) -> str:
+        return self.paths.run_id
+
+
+class ProvenFiles(Protocol):
+    """What every kind of verified data set can tell."""
+
+    @property
+    def manifest(self) -> dict[str, Any]: ...
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def run_id(self) -> str: ...
+
 
 def verify_data_set(manifest_path: Path) -> VerifiedDataSet:
     """Verify the data set of a prepared manifest, wherever its directory lies now.
@@ -68,7 +85,7 @@ def verify_data_set(manifest_path: Path) -> VerifiedDataSet:
     findings = Findings()
     findings.extend(digest_problems(paths.manifest, manifest, content, what="manifest"))
     _check_manifest_form(paths, manifest, findings)
-    hashes = _FileHashes(paths)
+    hashes = FileHashes(paths)
     rules = _row_rules(paths, manifest, findings)
     theory, rows = None, 0
     if rules is not None:
@@ -93,8 +110,20 @@ def _kind_problems(paths: RunPaths, manifest: Mapping[str, Any]) -> list[Problem
             )
         ]
     mode = manifest.get("benchmark_mode")
+    if mode == "distribution":
+        message = "this is a data set of the command distribution; it has no ranks, warm-up or analysis"
+        return [Problem("DISTRIBUTION", where, message, hint="Of this kind, validate checks the files.")]
     if mode == "mm":
         return [Problem("MULTIMODAL", where, "multimodal data sets are not available yet in this version")]
+    if mode == "trace":
+        return [
+            Problem(
+                "TRACE",
+                where,
+                "this data set was made from a trace",
+                hint="Only validate reads it; send its requests with a client that keeps the times of full.jsonl.",
+            )
+        ]
     if mode != "text":
         return [Problem("WRONG_VALUE", f"{where}: benchmark_mode", f"it says {shown(mode)}", allowed="'text' or 'mm'")]
     return []
@@ -369,7 +398,7 @@ def _compare(expected: Any, found: Any, where: str, findings: Findings) -> None:
         findings.add("WRONG_VALUE", where, f"it says {shown(found)}", allowed=shown(expected))
 
 
-class _FileHashes:
+class FileHashes:
     """Sizes and SHA-256 of the row files, computed beside the check of their rows (hashing releases the GIL)."""
 
     def __init__(self, paths: RunPaths) -> None:

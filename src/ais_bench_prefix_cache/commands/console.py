@@ -54,7 +54,11 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
     look: dict[str, Any] = {"ascii": "-#", "bar_format": "{desc} [{bar:30}] {n_fmt}/{total_fmt} {percentage:3.0f}%"}
     if total and sys.stderr.isatty():
         with tqdm(total=total, desc=label, file=sys.stderr, **look) as bar:
-            yield lambda done: bar.update(done - bar.n)
+
+            def move(done: int) -> None:
+                bar.update(done - bar.n)
+
+            yield move
         return
 
     tenths = 0

@@ -24,6 +24,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.artifacts.paths import RunPaths
     from ais_bench_prefix_cache.artifacts.theory import target_warnings, theory_of_plan
     from ais_bench_prefix_cache.artifacts.writing import write_document
+    from ais_bench_prefix_cache.commands.capacity_check import capacity_warnings
     from ais_bench_prefix_cache.commands.console import print_json, run_log, warn
     from ais_bench_prefix_cache.planning.planner import plan_scenario
     from ais_bench_prefix_cache.planning.summary import inspect_summary
@@ -33,6 +34,7 @@ def execute(arguments: argparse.Namespace) -> int:
     plan = plan_scenario(scenario)
     summary = inspect_summary(scenario, plan)
     warnings = target_warnings(theory_of_plan(plan), summary["trajectory"], scenario.validation.target_warning_pp)
+    warnings += capacity_warnings(scenario, plan)
     paths = RunPaths.create(scenario.run.output_dir, scenario.run.run_id, datetime.now())
     with run_log(paths.log("inspect")) as log:
         log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)

@@ -23,7 +23,10 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``prepare``."""
     parser.add_argument(
-        "--mode", choices=("text", "mm"), required=True, help="text prompts, or multimodal requests with images"
+        "--mode",
+        choices=("text", "mm", "trace"),
+        required=True,
+        help="text prompts, multimodal requests with images, or prompts that share what a trace shares",
     )
     parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="the Scenario (JSON)")
     parser.add_argument(
@@ -39,11 +42,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="proof (default) encodes every distinct piece and join once more, full every whole prompt; "
         "both give the same files",
     )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="with --mode trace: a JSONL with hash_ids, in Mooncake's or Qwen-Bailian's format; the Scenario gives "
+        "tokenizer, corpus, output and ranks",
+    )
+    parser.add_argument("--trace-block-size", type=int, metavar="TOKENS", help="tokens of a hash_id (512 or 16)")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``prepare``; returns the exit code."""
     from ais_bench_prefix_cache.artifacts.data_set import write_data_set
+    from ais_bench_prefix_cache.commands.capacity_check import capacity_warnings
     from ais_bench_prefix_cache.commands.console import print_json, progress, run_log, warn
     from ais_bench_prefix_cache.errors import PrefixCacheError
     from ais_bench_prefix_cache.planning.planner import plan_scenario
@@ -52,6 +64,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
+    if arguments.mode == "trace":
+        return _prepare_trace(arguments)
     if arguments.mode == "mm":
         raise PrefixCacheError.of(
             "MULTIMODAL",
@@ -82,21 +96,62 @@ def execute(arguments: argparse.Namespace) -> int:
             replace=replace,
             progress=lambda rows: progress(rows, total=len(plan), label="Generate prompts"),
         )
-        for warning in analysis["warnings"]:
+        for warning in [*analysis["warnings"], *capacity_warnings(scenario, plan)]:
             log.warning("%s %s", warning["code"], warning["message"])
             warn(warning)
         log.info("theoretical hit rate %.6f, wrote %s", analysis["theoretical_hit_rate"], paths.manifest)
-    print_json(
-        {
-            "full": str(paths.full),
-            "requests": str(paths.requests),
-            "manifest": str(paths.manifest),
-            "analysis": str(paths.analysis),
-            "log": str(paths.log("prepare")),
-        },
-        indent=None,
-    )
+    print_json(_paths(paths), indent=None)
     return 0
+
+
+def _prepare_trace(arguments: argparse.Namespace) -> int:
+    from ais_bench_prefix_cache.artifacts.sources import file_sha256
+    from ais_bench_prefix_cache.artifacts.trace_data_set import write_trace_data_set
+    from ais_bench_prefix_cache.commands.console import print_json, progress, run_log
+    from ais_bench_prefix_cache.errors import PrefixCacheError
+    from ais_bench_prefix_cache.prompts.corpus import load_corpus
+    from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
+    from ais_bench_prefix_cache.prompts.trace_prompts import TracePrompts
+    from ais_bench_prefix_cache.scenario.loading import load_scenario
+    from ais_bench_prefix_cache.traces.reading import check_block_trace, read_trace
+
+    if arguments.trace is None:
+        raise PrefixCacheError.of("OPTIONS", "--trace", "is needed with --mode trace")
+    scenario = load_scenario(arguments.scenario)
+    replace = arguments.overwrite or scenario.run.overwrite
+    # The whole trace is read once before anything is written: nothing half-made, and a progress bar that knows its end.
+    block_size, count = check_block_trace(arguments.trace, arguments.trace_block_size)
+    corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
+    tokenizer = load_tokenizer(scenario.tokenizer)
+    prompts = TracePrompts(tokenizer, corpus, trace_block_size=block_size, block_size=scenario.block_size)
+    trace = {"path": str(arguments.trace.resolve()), "sha256": file_sha256(arguments.trace), "block_size": block_size}
+    with _directory(scenario, replace=replace) as paths, run_log(paths.log("prepare")) as log:
+        log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
+        log.info("trace %s", trace)
+        analysis = write_trace_data_set(
+            scenario,
+            paths,
+            read_trace(arguments.trace, trace_block_size=block_size),
+            prompts,
+            trace=trace,
+            corpus_sha256=corpus.sha256,
+            tokenizer=tokenizer.identity(),
+            replace=replace,
+            progress=lambda rows: progress(rows, total=count, label="Generate prompts"),
+        )
+        log.info("theoretical hit rate %.6f, wrote %s", analysis["theoretical_hit_rate"], paths.manifest)
+    print_json(_paths(paths), indent=None)
+    return 0
+
+
+def _paths(paths: RunPaths) -> dict[str, str]:
+    return {
+        "full": str(paths.full),
+        "requests": str(paths.requests),
+        "manifest": str(paths.manifest),
+        "analysis": str(paths.analysis),
+        "log": str(paths.log("prepare")),
+    }
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet
+    from ais_bench_prefix_cache.artifacts.verifying import ProvenFiles
 
 DESCRIPTION = (
     "Check every byte, row and figure of a prepared data set: edits, truncations, swapped rows, missing or foreign "
@@ -43,34 +43,62 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _report(manifest: Path, *, deep: bool) -> dict[str, Any]:
+    from ais_bench_prefix_cache.artifacts.manifest import stated_benchmark_mode
     from ais_bench_prefix_cache.artifacts.sources import corpus_warning
-    from ais_bench_prefix_cache.artifacts.verifying import verify_data_set
     from ais_bench_prefix_cache.commands.console import warn
 
-    data_set = verify_data_set(manifest)
-    report: dict[str, Any] = {"ok": True, "rows": data_set.rows, "run_id": data_set.paths.run_id}
+    mode = stated_benchmark_mode(manifest)
+    data_set = _verify(mode, manifest)
+    report: dict[str, Any] = {"ok": True, "rows": data_set.rows, "run_id": data_set.run_id}
     warning = corpus_warning(data_set.manifest)
     if warning is not None:
         warn(warning)
         report["warnings"] = [warning]
     if deep:
-        report["deep"] = _deep_report(data_set)
+        report["deep"] = _check_deeply(mode, data_set)
     return report
 
 
-def _deep_report(data_set: VerifiedDataSet) -> dict[str, Any]:
-    from ais_bench_prefix_cache.artifacts.deep_check import check_deeply
+def _verify(mode: str | None, manifest: Path) -> ProvenFiles:
+    """Verify a data set by the rules of its kind; a manifest that does not say its kind is judged as text."""
+    if mode == "distribution":
+        from ais_bench_prefix_cache.datasets.distribution_checks import verify_distribution
+
+        return verify_distribution(manifest)
+    if mode == "trace":
+        from ais_bench_prefix_cache.artifacts.trace_data_set import verify_trace_data_set
+
+        return verify_trace_data_set(manifest)
+    from ais_bench_prefix_cache.artifacts.verifying import verify_data_set
+
+    return verify_data_set(manifest)
+
+
+def _check_deeply(mode: str | None, data_set: Any) -> dict[str, Any]:
+    """Judge a verified data set's prompts by its tokenizer, by the rules of its kind."""
     from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
-    tokenizer = data_set.manifest["effective_config"]["tokenizer"]
-    config = TokenizerConfig(
-        path=tokenizer["path"],
-        block_size=tokenizer["block_size"],
-        revision=tokenizer["revision"],
-        trust_remote_code=tokenizer["trust_remote_code"],
+    stated = data_set.manifest["effective_config"]["tokenizer"]
+    tokenizer = load_tokenizer(
+        TokenizerConfig(
+            path=stated["path"],
+            block_size=stated["block_size"],
+            revision=stated["revision"],
+            trust_remote_code=stated["trust_remote_code"],
+        )
     )
-    return check_deeply(data_set, load_tokenizer(config))
+    if mode == "distribution":
+        from ais_bench_prefix_cache.datasets.distribution_checks import check_distribution_deeply
+
+        return check_distribution_deeply(data_set, tokenizer)
+    if mode == "trace":
+        from ais_bench_prefix_cache.artifacts.trace_data_set import check_trace_deeply
+
+        return check_trace_deeply(data_set, tokenizer)
+    from ais_bench_prefix_cache.artifacts.deep_check import check_deeply
+
+    return check_deeply(data_set, tokenizer)
 
 
 @contextmanager

@@ -39,12 +39,15 @@ class ExtraKeys:
     """What, besides token ids, makes blocks of two requests different.
 
     ``lora`` (name and path) counts in every block, ``cache_salt`` in the first one only (the chain carries it on), a
-    multimodal item in each block that it touches, together with its offset from the start of that block.
+    multimodal item in each block that it touches, together with its offset from the start of that block. ``model`` is
+    not a key of vLLM, whose cache belongs to one model; it keeps the models of a mixed trace apart, from the first
+    block on.
     """
 
     lora: tuple[str, str] | None = None
     cache_salt: str | None = None
     multimodal_items: tuple[MultimodalItem, ...] = ()
+    model: str | None = None
 
     def of_block(self, start: int, end: int) -> tuple[tuple[str | int, ...], ...]:
         """The keys of the block that holds tokens ``start`` … ``end - 1``."""
@@ -56,6 +59,8 @@ class ExtraKeys:
                 keys.append(("mm", item.identifier, item.offset - start))
         if self.cache_salt and start == 0:
             keys.append(("cache_salt", self.cache_salt))
+        if self.model is not None and start == 0:
+            keys.append(("model", self.model))
         return tuple(keys)
 
 

@@ -30,7 +30,7 @@ def group_counts(groups: int, assignment: GroupAssignment, requests: int) -> tup
         base, remainder = divmod(requests, groups)
         return tuple(base + (group < remainder) for group in range(groups))
     if assignment.mode == "zipf":
-        weights = _zipf_weights(groups, assignment.exponent)
+        weights = zipf_weights(groups, assignment.exponent)
     else:
         weights = _integer_weights(assignment.weights)
     return _largest_remainder(weights, requests)
@@ -43,17 +43,17 @@ def assignment_column(counts: Sequence[int]) -> Int32Column:
     return np.repeat(np.arange(len(counts), dtype=np.int32), np.asarray(counts, dtype=np.int64))
 
 
-def _zipf_weights(groups: int, exponent: float) -> list[int]:
-    """``rank**-exponent`` as integers in units of 10**-60.
+def zipf_weights(ranks: int, exponent: float, digits: int = ZIPF_DIGITS) -> list[int]:
+    """``rank**-exponent`` for rank 1 … ``ranks`` as integers in units of 10**-``digits``.
 
     ``Decimal.ln`` and ``Decimal.exp`` are correctly rounded by specification, unlike the C library's ``pow``.
     """
-    context = Context(prec=ZIPF_DIGITS + 10)
+    context = Context(prec=digits + 10)
     negative = -Decimal(repr(float(exponent)))
     weights = []
-    for rank in range(1, groups + 1):
+    for rank in range(1, ranks + 1):
         power = context.exp(context.multiply(negative, context.ln(Decimal(rank))))
-        weights.append(int(context.to_integral_value(context.scaleb(power, ZIPF_DIGITS))))
+        weights.append(int(context.to_integral_value(context.scaleb(power, digits))))
     return weights
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
-from string import ascii_lowercase
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -19,12 +17,13 @@ import numpy as np
 from ais_bench_prefix_cache.errors import GenerationError
 from ais_bench_prefix_cache.group_names import group_name
 from ais_bench_prefix_cache.prompts.corpus import RowSelection, select_rows
+from ais_bench_prefix_cache.prompts.exact_rows import MAX_ATTEMPTS, UnlikeRow, collect_fillers, settle_rows
 from ais_bench_prefix_cache.prompts.join_proof import JoinProof, prove_joins
 from ais_bench_prefix_cache.prompts.prompt_set import BuiltPrompt, CanonicalPrefix, PromptSet, WarmupPrompt
-from ais_bench_prefix_cache.prompts.row_text import EncodedRows, Fillers, RowReader, Text, Unfillable
+from ais_bench_prefix_cache.prompts.row_text import EncodedRows, RowReader, Text, Unfillable
 from ais_bench_prefix_cache.prompts.seed_codes import Alphabet, SeedCodes, find_alphabets
 from ais_bench_prefix_cache.prompts.token_digests import token_ids_sha256
-from ais_bench_prefix_cache.prompts.words import TextCleaner, WordTable, may_cut, vocabulary_words
+from ais_bench_prefix_cache.prompts.words import MAX_VOCABULARY_WORDS, TextCleaner, WordTable, vocabulary_words
 from ais_bench_prefix_cache.random_streams import derive_seed
 
 if TYPE_CHECKING:
@@ -38,11 +37,8 @@ VerifyMode = Literal["proof", "full"]
 ROWS_ENCODED_AT_ONCE = 4096
 PROMPTS_CHECKED_AT_ONCE = 512
 TOKENS_ENCODED_AT_ONCE = 1 << 18
-MAX_VOCABULARY_WORDS = 2048
 MAX_CANDIDATES = 2048
 """Words of the corpus that are examined for the seeds' alphabet, those of few tokens first."""
-MAX_ATTEMPTS = 32
-"""How often an unproven prompt is corrected before the data set is refused."""
 SMALL_COUNT = 256
 """Only sums below this are examined for being reachable with the words at hand; beyond it they always are."""
 
@@ -114,7 +110,7 @@ class _AssembledPromptSet:
         self._selections, self._stream_of_group = self._select(scenario)
         self._suffix_text, self._seed_text = self._text_lengths()
         self._encode_rows()
-        self._fillers = self._collect_fillers()
+        self._fillers = collect_fillers(self._table, self._tokenizer, self._cleaner)
         self._codes = self._choose_codes()
         self._check_short_texts()
         self._fill_readers = [self._reader(stream, reshuffle=False) for stream in range(len(self._selections))]
@@ -203,7 +199,10 @@ class _AssembledPromptSet:
                 part = order[start : start + ROWS_ENCODED_AT_ONCE]
                 known = len(self._rows.tokens)
                 self._rows.add(part, [self._corpus.rows[row] for row in part])
-                self._settle_rows(known)
+                try:
+                    settle_rows(self._rows, self._tokenizer, known, proven=self.proof.proven)
+                except UnlikeRow as error:
+                    raise self._not_exact(f"corpus row {error.row} is not encoded as its words are") from error
                 slots = [self._rows.slot[row] for row in part if row in self._rows.slot]
                 tokens += sum(self._rows.tokens[slot] for slot in slots)
                 longest = max(longest, max((self._rows.tokens[slot] for slot in slots), default=0))
@@ -218,71 +217,6 @@ class _AssembledPromptSet:
                     f"no selected row of {str(self._corpus.path)!r} has a word that this tokenizer encodes the same in "
                     f"every place{reason}",
                 )
-
-    def _settle_rows(self, known: int) -> None:
-        """Re-encode the rows from slot ``known`` on, whole.
-
-        A difference from their words refutes a proof. Without one, the first differing word of each row is taken out of
-        the corpus (a Unigram model has words with two equally likely divisions, for instance) and, if that does not
-        help, the row.
-        """
-        for _ in range(MAX_ATTEMPTS):
-            unlike = self._unlike_rows(known)
-            if not unlike:
-                return
-            if self.proof.proven:
-                row = self._rows.row[next(iter(unlike))]
-                raise self._not_exact(f"corpus row {row} is not encoded as its words are")
-            for word in unlike.values():
-                self._table.counts[word] = 0
-            self._rows.encode_again(known)
-        for slot in self._unlike_rows(known):
-            del self._rows.slot[self._rows.row[slot]]
-
-    def _unlike_rows(self, known: int) -> dict[int, int]:
-        """The slots from ``known`` on whose ids are not those of their words, with the first word that differs."""
-        rows, table = self._rows, self._table
-        texts = [f"{table.anchor} {text} {table.anchor}" for text in rows.text[known:]]
-        unlike: dict[int, int] = {}
-        for start in range(0, len(texts), PROMPTS_CHECKED_AT_ONCE):
-            batch = texts[start : start + PROMPTS_CHECKED_AT_ONCE]
-            for slot, ids in enumerate(self._tokenizer.encode_plain_batch(batch), start=known + start):
-                expected = list(table.anchor_first)
-                words = rows.words[rows.start[slot] : rows.start[slot + 1]]
-                for word in words:
-                    expected += table.ids[word]
-                if ids == [*expected, *table.anchor_middle]:
-                    continue
-                position = len(table.anchor_first)
-                for word in words:
-                    end = position + table.counts[word]
-                    unlike[slot] = word
-                    if tuple(ids[position:end]) != table.ids[word]:
-                        break
-                    position = end
-        return unlike
-
-    def _collect_fillers(self) -> Fillers:
-        """The words of the corpus and beginnings of its long words, and the vocabulary's where those do not suffice."""
-        table = self._table
-        numbers = [number for number, count in enumerate(table.counts) if count]
-        long_words = [table.texts[number] for number in numbers if table.counts[number] > 4][:1024]
-        beginnings = [
-            word[:position]
-            for word in long_words
-            for position in range(1, min(9, len(word)))
-            if may_cut(word, position)
-        ]
-        table.add(beginnings)
-        fillers = Fillers(table, _usable_numbers(table))
-        if not fillers.has(1):
-            table.add(vocabulary_words(self._tokenizer, self._cleaner, common=True)[:MAX_VOCABULARY_WORDS])
-            fillers = Fillers(table, _usable_numbers(table))
-        if not fillers.has(1):
-            # Characters or bytes are the tokens: one letter and two differ by one.
-            table.add([*ascii_lowercase, *map("".join, pairwise(ascii_lowercase))])
-            fillers = Fillers(table, _usable_numbers(table))
-        return fillers
 
     def _choose_codes(self) -> SeedCodes:
         """Words and digits for globally unique seeds that fit into the first block after every shared prefix."""
@@ -302,7 +236,7 @@ class _AssembledPromptSet:
             if step:
                 words = vocabulary_words(self._tokenizer, self._cleaner, common=step == 1)
                 self._table.add(words[:MAX_VOCABULARY_WORDS] if step == 1 else words)
-            candidates = _usable_numbers(self._table)
+            candidates = self._table.usable()
             if not step:
                 counts, texts = self._table.counts, self._table.texts
                 candidates.sort(key=lambda n: (counts[n], not texts[n].isalpha(), len(texts[n]) < 3))
@@ -728,10 +662,6 @@ def _generation_error(code: str, where: str, message: str, *, hint: str | None =
     error = GenerationError.of(code, where, message, hint=hint)
     assert isinstance(error, GenerationError)
     return error
-
-
-def _usable_numbers(table: WordTable) -> list[int]:
-    return [number for number, count in enumerate(table.counts) if count]
 
 
 def _empty_prefix(group: int) -> CanonicalPrefix:

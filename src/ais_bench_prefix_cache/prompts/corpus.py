@@ -66,8 +66,8 @@ class RowSelection:
         return [self.rows[position] for position in order]
 
 
-def load_corpus(path: Path, field: str) -> Corpus:
-    """Read a JSONL corpus.
+def load_corpus(path: Path, field: str, *alternatives: str) -> Corpus:
+    """Read a JSONL corpus whose text is in ``field`` or, where a row has no such text, in one of ``alternatives``.
 
     Lines end with LF or CRLF only (a raw U+2028 is text); blank lines and a byte-order mark are skipped. Raises
     :class:`ScenarioError` naming the file and every bad line (the first :data:`MAX_REPORTED_PROBLEMS`).
@@ -93,7 +93,7 @@ def load_corpus(path: Path, field: str) -> Corpus:
     for line_number, line in enumerate(_lines(data), start=1):
         if not line.strip(b" \t\r"):
             continue
-        parsed = _parse_line(path, field, line_number, line)
+        parsed = _parse_line(path, (field, *alternatives), line_number, line)
         if isinstance(parsed, Problem):
             problems.append(parsed)
             if len(problems) == MAX_REPORTED_PROBLEMS:
@@ -170,7 +170,7 @@ def _lines(data: bytes) -> Iterator[bytes]:
     return iter(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"))
 
 
-def _parse_line(path: Path, field: str, line_number: int, line: bytes) -> str | Problem:
+def _parse_line(path: Path, fields: tuple[str, ...], line_number: int, line: bytes) -> str | Problem:
     where = f"{path.name} line {line_number}"
     try:
         text = line.decode("utf-8")
@@ -183,13 +183,15 @@ def _parse_line(path: Path, field: str, line_number: int, line: bytes) -> str | 
         return Problem("CORPUS_LINE_NOT_JSON", where, f"the line is not JSON: {reason}", allowed="one JSON object")
     if not isinstance(value, dict):
         return Problem("CORPUS_LINE_NOT_OBJECT", where, "the line is not a JSON object", allowed="one JSON object")
-    if field not in value:
+    present = [field for field in fields if field in value]
+    if not present:
         return Problem(
             "CORPUS_FIELD_MISSING",
             where,
-            f"the field {field!r} is missing",
+            f"the field {' or '.join(map(repr, fields))} is missing",
             hint=f"The line has {', '.join(repr(key) for key in value) or 'no fields'}; corpus.field names the text.",
         )
+    field = next((field for field in present if isinstance(value[field], str) and value[field].strip()), present[0])
     question = value[field]
     if not isinstance(question, str):
         return Problem("CORPUS_FIELD_NOT_TEXT", where, f"the field {field!r} is not a string", allowed="a string")

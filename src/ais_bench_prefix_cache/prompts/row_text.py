@@ -168,6 +168,18 @@ class RowReader:
         """Go to the start of a row of the present cycle."""
         self._position, self._word = position % len(self._order), 0
 
+    def skip_words(self, count: int) -> None:
+        """Go ``count`` words on, at most to the start of the next row."""
+        slot = self._order[self._position]
+        self._word += count
+        if self._word >= self._rows.start[slot + 1] - self._rows.start[slot]:
+            self._advance_row()
+
+    def next_words(self) -> list[int]:
+        """The words (their numbers) from here to the end of the row."""
+        slot = self._order[self._position]
+        return self._rows.words[self._rows.start[slot] + self._word : self._rows.start[slot + 1]].tolist()
+
     def skip_rest_of_row(self) -> None:
         """Go to the start of the next row, if not at a start already."""
         if self._word:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MAX_WORD_CHARACTERS = 64
 """Longer runs without a space (Chinese sentences, hashes) are divided, after punctuation where there is some."""
 
+MAX_VOCABULARY_WORDS = 2048
+"""Words of the vocabulary that are taken where the corpus has too few."""
+
 # Controls, surrogates, non-characters, the replacement character and byte-order mark, SentencePiece's metaspace, and
 # braces: AISBench fills `{name}` in a prompt as a template.
 _NEVER = "\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffc-\uffff\ufeff▁{}"
@@ -129,6 +132,10 @@ class WordTable:
                 self.texts.append(word)
                 self.ids.append(inner if usable else ())
                 self.counts.append(len(inner) if usable else 0)
+
+    def usable(self) -> list[int]:
+        """The numbers of all words that may stand in a prompt."""
+        return [number for number, count in enumerate(self.counts) if count]
 
     def first_ids(self, numbers: Sequence[int]) -> list[tuple[int, ...]]:
         """The ids of words at the start of a text; () where they are not the same before another word."""

@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ais_bench_prefix_cache.errors import ServiceError
+from ais_bench_prefix_cache.prompts import MIN_CONTROLLED_TOKENS, UNIQUE, PromptSource, PromptSpec, WordEstimate
 from ais_bench_prefix_cache.service.block_inference import BlockRule, rules_that_explain
 from ais_bench_prefix_cache.service.client import RANK_HEADER, ServiceClient
 from ais_bench_prefix_cache.service.counters import Counter, EngineId, Reading
 from ais_bench_prefix_cache.service.scraping import CounterReader
 
 _FIRST_CHARACTERS_PER_TOKEN = 2.0
-"""A guess for hexadecimal text; the first probe's own count replaces it."""
+"""A low guess, so that the first probe is not too long; its own count replaces it."""
 _TELLING_BLOCKS = (5, 7, 11, 13)
 """Whole blocks of a repeated prompt whose hits tell a block size from its double, its triple and its half."""
 _MOST_ATTEMPTS = 6
@@ -68,16 +69,17 @@ def new_nonce() -> str:
 
 
 def probe_text(nonce: str, dp_rank: int, characters: int) -> str:
-    """Unique from its first block on, at least ``characters`` long."""
-    head = f"{nonce} {dp_rank} "
-    filler = uuid.uuid5(uuid.UUID(nonce), str(dp_rank))
-    words = []
-    length = len(head)
-    while length < characters:
-        filler = uuid.uuid5(filler, "next")
-        words.append(filler.hex)
-        length += len(filler.hex) + 1
-    return (head + " ".join(words))[: max(characters, len(head))]
+    """``characters`` of a prompt that shares no block with any other. ``nonce`` is hexadecimal."""
+    source = PromptSource(
+        PromptSpec(UNIQUE),
+        counter=WordEstimate(),
+        seed=int(nonce, 16),
+        case_id="probe",
+        phase=f"rank-{dp_rank}",
+        # Words have several characters, so this many are always enough.
+        input_tokens=max(MIN_CONTROLLED_TOKENS, characters),
+    )
+    return source.prompt(0).text[:characters]
 
 
 def probe_ranks(

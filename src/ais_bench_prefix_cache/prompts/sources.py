@@ -1,0 +1,357 @@
+"""Prompts made on demand, with as much prefix sharing as asked for.
+
+* ``repeat``: every request, warm-up included, has the same prompt.
+* ``unique``: every prompt begins with a nonce of its own, so none shares a block with another.
+* ``shared-prefix``: a prompt begins with the prefix of one of N groups, which covers a set share of it, then a nonce.
+
+Nonces come from seed, case, phase and index: a run repeats exactly, and neither another case nor the warm-up of the
+same case shares a block with measured requests. With the server's tokenizer (:class:`.ExactTokens`) every prompt has
+exactly the wanted tokens and shares whole blocks; without (:class:`.WordEstimate`) a word counts as a token.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ais_bench_prefix_cache.errors import GenerationError, Problem
+from ais_bench_prefix_cache.prompts.source_texts import (
+    MIN_CONTROLLED_TOKENS,
+    ExactTokens,
+    TokenCount,
+    TokenCounter,
+)
+from ais_bench_prefix_cache.random_streams import derive_seed
+
+REPEAT = "repeat"
+UNIQUE = "unique"
+SHARED_PREFIX = "shared-prefix"
+PROMPT_MODES = (REPEAT, UNIQUE, SHARED_PREFIX)
+
+GENERATOR_VERSION = 1
+"""Rises whenever the same request would get another text. Part of every phase digest."""
+MAX_ATTEMPTS = 32
+"""How often a prompt is written anew where the tokenizer proves nothing, before it is refused."""
+WARMED_PROMPTS = 64
+
+
+@dataclass(frozen=True)
+class PromptSpec:
+    """How the prompts of a run share their prefixes.
+
+    ``shared_prefix_ratio`` (between 0 and 1, both excluded) and ``prefix_groups`` (default 1) belong to
+    ``shared-prefix``. Raises :class:`GenerationError` with everything that does not fit together.
+    """
+
+    mode: str = REPEAT
+    shared_prefix_ratio: float | None = None
+    prefix_groups: int | None = None
+
+    def __post_init__(self) -> None:
+        problems: list[Problem] = []
+
+        def refuse(where: str, message: str, allowed: str) -> None:
+            problems.append(Problem("PROMPT_SPEC", where, message, allowed))
+
+        if self.mode not in PROMPT_MODES:
+            refuse("mode", f"it is {self.mode!r}", ", ".join(PROMPT_MODES))
+        ratio, groups = self.shared_prefix_ratio, self.prefix_groups
+        if self.mode == SHARED_PREFIX:
+            if ratio is None or not 0 < ratio < 1:
+                refuse("shared_prefix_ratio", f"it is {ratio}", "a number between 0 and 1, both excluded")
+            if groups is not None and groups < 1:
+                refuse("prefix_groups", f"it is {groups}", "a whole number from 1 up")
+        elif self.mode in PROMPT_MODES:
+            for where, value in (("shared_prefix_ratio", ratio), ("prefix_groups", groups)):
+                if value is not None:
+                    refuse(where, f"it is {value}, but the mode is {self.mode}", f"none, or the mode {SHARED_PREFIX}")
+        if problems:
+            raise GenerationError(problems)
+
+    @property
+    def groups(self) -> int:
+        return self.prefix_groups or 1
+
+    def to_record(self) -> dict[str, Any]:
+        """The specification as JSON, with the version of the generator."""
+        record: dict[str, Any] = {"mode": self.mode, "generator_version": GENERATOR_VERSION}
+        if self.mode == SHARED_PREFIX:
+            record |= {"shared_prefix_ratio": self.shared_prefix_ratio, "prefix_groups": self.groups}
+        return record
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One request's prompt and what it shares with others.
+
+    ``planned`` is known without encoding the prompt; with a tokenizer it is exact. ``count`` counts the text when it is
+    first read. ``shared_prefix_tokens`` are the prompt's tokens from its group's prefix; ``shared_prefix_blocks`` the
+    same in whole blocks of the server, None without a tokenizer.
+    """
+
+    text: str
+    prompt_id: str
+    counter: TokenCounter = field(repr=False, compare=False)
+    planned: TokenCount
+    prefix_group: int | None = None
+    shared_prefix_tokens: int | None = None
+    shared_prefix_blocks: int | None = None
+
+    @cached_property
+    def count(self) -> TokenCount:
+        return self.counter.count_text(self.text)
+
+    @cached_property
+    def digest(self) -> str:
+        """The first 16 hex digits of the text's SHA-256."""
+        return hashlib.sha256(self.text.encode("utf-8")).hexdigest()[:16]
+
+
+class PromptSource:
+    """The prompts of one phase of one case, each of ``input_tokens`` tokens, made on demand.
+
+    ``repeated`` may be one dict for several phases: they then share the text of ``repeat``. Raises
+    :class:`GenerationError` for prompts too short to control (:attr:`minimum_tokens`).
+    """
+
+    def __init__(
+        self,
+        spec: PromptSpec,
+        *,
+        counter: TokenCounter,
+        seed: int,
+        case_id: str,
+        phase: str,
+        input_tokens: int,
+        repeated: MutableMapping[tuple[int, int], Prompt] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.counter = counter
+        self.seed = seed
+        self.input_tokens = input_tokens
+        self._namespace = (case_id, phase)
+        self._codes = counter.codes(derive_seed(seed, *self._namespace, "request"))
+        self._planned = TokenCount(input_tokens, counter.source, counter.exact)
+        self._prompts: dict[int, Prompt] = {}
+        self._digests = _PhaseDigest()
+        self._prefixes: dict[int, str] = {}
+        self._fillers: dict[tuple[str, int], str] = {}
+        self._repeated = {} if repeated is None else repeated
+        # Proven prompts are exact by construction; the first is encoded all the same.
+        self._check_each = isinstance(counter, ExactTokens) and not counter.proven
+        self._checked = not isinstance(counter, ExactTokens)
+        if input_tokens < self.minimum_tokens:
+            raise GenerationError.of(
+                "PROMPT_TOO_SHORT",
+                "input tokens",
+                f"prompts of {input_tokens} token(s) cannot be controlled in the mode {spec.mode}",
+                allowed=f"at least {self.minimum_tokens}",
+            )
+        self.shared_prefix_tokens = self._shared_length() if spec.mode == SHARED_PREFIX else 0
+        """Tokens of every group's prefix: whole blocks with a tokenizer."""
+
+    @property
+    def minimum_tokens(self) -> int:
+        """The shortest prompts that hold what the mode needs.
+
+        With a tokenizer: special tokens and nonces, and for ``shared-prefix`` one whole block before the second nonce.
+        Without: :data:`~.source_texts.MIN_CONTROLLED_TOKENS`.
+        """
+        counter, codes = self.counter, self._codes
+        if self.spec.mode == REPEAT:
+            return counter.before + 1 + counter.after
+        if not counter.exact:
+            return MIN_CONTROLLED_TOKENS
+        if self.spec.mode == UNIQUE:
+            return counter.before + codes.first_tokens + counter.after
+        # A nonce fits into a block, so one block holds a group's prefix.
+        return (counter.block_size or 1) + codes.middle_tokens + counter.after
+
+    def prompt(self, index: int) -> Prompt:
+        """The prompt of one request, built or remembered."""
+        prompt = self._prompts.get(index)
+        if prompt is None:
+            prompt = self._prompts[index] = self._build(index)
+            self._digests.add(index, prompt.digest)
+        return prompt
+
+    def take(self, index: int) -> Prompt:
+        """The prompt that a request is about to send; call :meth:`forget` once it is done."""
+        return self.prompt(index)
+
+    def forget(self, index: int) -> None:
+        """Drop a prompt's text. Its digest stays part of the phase digest."""
+        self._prompts.pop(index, None)
+
+    def warm(self, sample: int = WARMED_PROMPTS) -> None:
+        """Do the one-off work before a phase's clock starts: fillers, group prefixes, the repeated prompt.
+
+        With a tokenizer ``sample`` prompts are encoded whole and checked. They are not handed out: the phase digest
+        does not know them.
+        """
+        if self.spec.mode == SHARED_PREFIX:
+            for group in range(self.spec.groups):
+                self._prefix(group)
+        for index in range(1 if self.spec.mode == REPEAT else sample):
+            prompt = self._build(index)
+            if isinstance(self.counter, ExactTokens) and not self._check_each:
+                self._refuse_inexact(self.counter, prompt)
+
+    def prepare(self, indices: Iterable[int]) -> None:
+        """Build prompts ahead of their use."""
+        for index in indices:
+            self.prompt(index)
+
+    def digest(self) -> str | None:
+        """One digest of all prompts handed out so far, in the order of their index; None before the first."""
+        return self._digests.value()
+
+    def _build(self, index: int) -> Prompt:
+        if self.spec.mode == REPEAT:
+            return self._repeat()
+        prompt = self._unique(index, 0) if self.spec.mode == UNIQUE else self._shared(index, 0)
+        if self._check_each:
+            return self._made_exact(index, prompt)
+        if not self._checked:
+            assert isinstance(self.counter, ExactTokens)
+            self._refuse_inexact(self.counter, prompt)
+            self._checked = True
+        return prompt
+
+    def _repeat(self) -> Prompt:
+        key = (self.seed, self.input_tokens)
+        if key not in self._repeated:
+            counter = self.counter
+            seed = derive_seed(self.seed, "repeat", self.input_tokens)
+            for attempt in range(MAX_ATTEMPTS):
+                text = counter.opening(self.input_tokens - counter.before - counter.after, seed + attempt)
+                prompt = Prompt(text, REPEAT, counter, self._planned)
+                if not counter.exact or prompt.count.value == self.input_tokens:
+                    break
+            else:
+                raise self._not_exact(REPEAT)
+            self._repeated[key] = prompt
+        return self._repeated[key]
+
+    def _unique(self, index: int, attempt: int, correction: int = 0) -> Prompt:
+        value = self._codes.value(self._number(index, attempt))
+        used = self.counter.before + self.counter.after + self._codes.first_tokens
+        text = _joined(self._codes.text(value), self._filler(self.input_tokens - used + correction))
+        return Prompt(text, f"r-{value:016x}", self.counter, self._planned)
+
+    def _shared(self, index: int, attempt: int, correction: int = 0) -> Prompt:
+        group = self._group(index)
+        value = self._codes.value(self._number(index, attempt))
+        used = self.shared_prefix_tokens + self._codes.middle_tokens + self.counter.after
+        filler = self._filler(self.input_tokens - used + correction)
+        block_size = self.counter.block_size
+        return Prompt(
+            _joined(f"{self._prefix(group)} {self._codes.text(value)}", filler),
+            f"g{group}-{value:016x}",
+            self.counter,
+            self._planned,
+            prefix_group=group,
+            shared_prefix_tokens=self.shared_prefix_tokens,
+            shared_prefix_blocks=None if block_size is None else self.shared_prefix_tokens // block_size,
+        )
+
+    def _prefix(self, group: int) -> str:
+        """A group's prefix: a code of its own and text up to the shared length."""
+        if group not in self._prefixes:
+            codes = self.counter.codes(derive_seed(self.seed, *self._namespace, "prefix"))
+            used = self.counter.before + codes.first_tokens
+            self._prefixes[group] = _joined(
+                codes.text(codes.value(group)), self._filler(self.shared_prefix_tokens - used, "prefix")
+            )
+        return self._prefixes[group]
+
+    def _shared_length(self) -> int:
+        counter, codes = self.counter, self._codes
+        least = counter.before + codes.first_tokens
+        most = self.input_tokens - codes.middle_tokens - counter.after
+        shared = counter.shared_tokens((self.spec.shared_prefix_ratio or 0) * self.input_tokens, least, most)
+        assert shared is not None, "minimum_tokens leaves room for a prefix"
+        return shared
+
+    def _filler(self, tokens: int, part: str = "request") -> str:
+        """Text of so many tokens for a part of the prompt, made once a length."""
+        if tokens <= 0:
+            return ""
+        key = (part, tokens)
+        if key not in self._fillers:
+            self._fillers[key] = self.counter.filler(tokens, derive_seed(self.seed, "filler", part))
+        return self._fillers[key]
+
+    def _group(self, index: int) -> int:
+        return derive_seed(self.seed, *self._namespace, "group", index) % self.spec.groups
+
+    def _number(self, index: int, attempt: int) -> int:
+        """Numbers of corrections lie far from those of other prompts."""
+        return index + attempt * (self._codes.capacity // MAX_ATTEMPTS)
+
+    # ---- exactness --------------------------------------------------------------------------------------------------
+
+    def _made_exact(self, index: int, prompt: Prompt) -> Prompt:
+        """Without a proof: another nonce, and more or less text, until the whole prompt is exact."""
+        assert isinstance(self.counter, ExactTokens)
+        correction = 0
+        for attempt in range(1, MAX_ATTEMPTS):
+            tokens, sound = self._judged(self.counter, prompt)
+            if sound:
+                return prompt
+            correction = correction + self.input_tokens - tokens if attempt % 4 else 0
+            make = self._unique if self.spec.mode == UNIQUE else self._shared
+            prompt = make(index, attempt, correction)
+        raise self._not_exact(prompt.prompt_id)
+
+    def _refuse_inexact(self, counter: ExactTokens, prompt: Prompt) -> None:
+        if not self._judged(counter, prompt)[1]:
+            raise self._not_exact(prompt.prompt_id)
+
+    def _judged(self, counter: ExactTokens, prompt: Prompt) -> tuple[int, bool]:
+        """The tokens of the whole text, and whether length and shared prefix are as planned."""
+        ids = counter.tokenizer.encode(prompt.text)
+        sound = len(ids) == self.input_tokens
+        if sound and prompt.prefix_group is not None:
+            shared = self.shared_prefix_tokens
+            prefix = counter.tokenizer.encode(f"{self._prefix(prompt.prefix_group)} {self._codes.text(0)}")
+            sound = ids[:shared] == prefix[:shared]
+        return len(ids), sound
+
+    def _not_exact(self, prompt_id: str) -> GenerationError:
+        reason = f" ({self.counter.proof.reason})" if isinstance(self.counter, ExactTokens) else ""
+        return GenerationError.of(
+            "PROMPTS_NOT_EXACT", "tokenizer", f"the prompt {prompt_id} cannot be made exact{reason}"
+        )
+
+
+class _PhaseDigest:
+    """SHA-256 over the prompts' digests in index order; a run of indices from 0 on costs no memory."""
+
+    def __init__(self) -> None:
+        self._done = hashlib.sha256(f"generator {GENERATOR_VERSION}".encode())
+        self._next = 0
+        self._waiting: dict[int, str] = {}
+
+    def add(self, index: int, digest: str) -> None:
+        if index < self._next:
+            return
+        self._waiting[index] = digest
+        while (digest_of_next := self._waiting.pop(self._next, None)) is not None:
+            self._done.update(f"\n{self._next} {digest_of_next}".encode())
+            self._next += 1
+
+    def value(self) -> str | None:
+        if not self._next and not self._waiting:
+            return None
+        whole = self._done.copy()
+        for index in sorted(self._waiting):
+            whole.update(f"\n{index} {self._waiting[index]}".encode())
+        return whole.hexdigest()[:16]
+
+
+def _joined(head: str, filler: str) -> str:
+    return f"{head} {filler}" if filler else head

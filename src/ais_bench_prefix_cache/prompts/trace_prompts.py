@@ -1,0 +1,174 @@
+"""Prompts for the requests of a trace: equal where the trace's blocks are equal, different from there on.
+
+The content of a block is a function of its name in the trace and of the names before it, so nothing about earlier
+blocks has to be kept. It begins with a code of 64 bits of that chain of names, in words of one token each; natural text
+of the corpus follows. Two prompts are therefore equal up to the end of their last common block, and differ within the
+next block of the server. The first words of a prompt are the special tokens that the endpoint adds and one fixed word,
+because a word at the start of a text has other ids than after a space.
+
+All words stand between single spaces, and the tokenizer is required to encode such words one by one
+(:mod:`.join_proof`), so a prompt's ids are those of its words: its length and its blocks are exact by construction.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ais_bench_prefix_cache.errors import GenerationError
+from ais_bench_prefix_cache.kvcache.block_hash import ROOT_HASH, BlockHash, block_hashes
+from ais_bench_prefix_cache.prompts.join_proof import prove_joins
+from ais_bench_prefix_cache.prompts.words import TextCleaner, WordTable, vocabulary_words
+
+if TYPE_CHECKING:
+    from ais_bench_prefix_cache.prompts.corpus import Corpus
+    from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
+
+CODE_BITS = 64
+ENOUGH_CODE_WORDS = 2048
+MOST_VOCABULARY_WORDS = 16384
+
+TokenIds = npt.NDArray[np.uint32]
+
+
+class TracePrompts:
+    """Builds prompts whose trace blocks have ``trace_block_size`` tokens, for a server with ``block_size``.
+
+    Raises:
+        GenerationError: the tokenizer does not encode words one by one, adds tokens at the end, or needs more tokens
+            for a code than a block has; the corpus has no usable words; the server's blocks do not divide the trace's.
+    """
+
+    def __init__(self, tokenizer: PromptTokenizer, corpus: Corpus, *, trace_block_size: int, block_size: int) -> None:
+        if trace_block_size % block_size:
+            raise GenerationError.of(
+                "TRACE_BLOCK_SIZE",
+                "scenario: tokenizer.block_size",
+                f"blocks of {block_size} tokens do not divide the trace's blocks of {trace_block_size}",
+                allowed=f"a divisor of {trace_block_size}",
+            )
+        proof = prove_joins(tokenizer.backend)
+        if not proof.proven or tokenizer.suffix_ids:
+            raise GenerationError.of(
+                "TOKENIZER_JOINS_WORDS",
+                "scenario: tokenizer.path",
+                "this tokenizer adds tokens at the end of a prompt"
+                if tokenizer.suffix_ids
+                else "this tokenizer is not proven to encode words one by one",
+                hint="Prompts of a trace can only be made for byte-level and similar tokenizers (docs/kv-cache.md).",
+            )
+        self.trace_block_size = trace_block_size
+        self._tokenizer = tokenizer
+        cleaner = TextCleaner(tokenizer)
+        table = WordTable(tokenizer, cleaner)
+        self._first_word = table.anchor
+        self._first_ids = [*tokenizer.prefix_ids, *table.anchor_first]
+        self._read_corpus(table, cleaner, corpus)
+        self._choose_code_words(table, cleaner)
+        room = block_size - len(self._first_ids)
+        if self._code_length > room:
+            raise GenerationError.of(
+                "CODE_TOO_LONG",
+                "scenario: tokenizer.block_size",
+                f"a code that tells blocks apart needs {self._code_length} tokens, but the first block has {room}",
+                hint="Use a larger block size, or a tokenizer with more words of one token.",
+            )
+
+    def build(self, names: Sequence[int], prompt_tokens: int, line: int) -> tuple[str, TokenIds]:
+        """The text of a prompt and its ids, ``prompt_tokens`` of them.
+
+        ``names`` are the trace's ids, one a block; tokens after the last named block are this request's own. ``line``
+        tells those of different requests apart.
+
+        Raises:
+            GenerationError: the prompt is shorter than what every prompt begins with.
+        """
+        if prompt_tokens < len(self._first_ids):
+            raise GenerationError.of(
+                "PROMPT_TOO_SHORT",
+                f"trace line {line}",
+                f"{prompt_tokens} tokens cannot hold the special tokens and a word",
+                allowed=f"at least {len(self._first_ids)}",
+            )
+        chain = block_hashes(names, 1)
+        words = [self._first_word]
+        ids = list(self._first_ids)
+        for number in range(-(-prompt_tokens // self.trace_block_size)):
+            name = chain[number] if number < len(chain) else _own_name(chain, line)
+            end = min(prompt_tokens, (number + 1) * self.trace_block_size)
+            self._append_block(words, ids, name, end - len(ids))
+        return " ".join(words), np.array(ids, dtype=np.uint32)
+
+    def _append_block(self, words: list[str], ids: list[int], name: BlockHash, tokens: int) -> None:
+        value = int.from_bytes(name[:8], "little")
+        start = int.from_bytes(name[8:], "little") % self._starts
+        left = tokens
+        for _ in range(min(self._code_length, tokens)):
+            digit = value & self._code_mask
+            value >>= self._code_bits
+            words.append(self._code_words[digit])
+            ids.append(self._code_ids[digit])
+            left -= 1
+        ends = self._token_ends
+        before = ends[start]
+        end = bisect_right(ends, before + left, start, min(start + left + 1, len(ends))) - 1
+        words += self._words[start:end]
+        ids += self._ids[before : ends[end]]
+        # What no whole word fills: code words, which have one token each.
+        for position in range(start, start + before + left - ends[end]):
+            digit = position & self._code_mask
+            words.append(self._code_words[digit])
+            ids.append(self._code_ids[digit])
+
+    def _choose_code_words(self, table: WordTable, cleaner: TextCleaner) -> None:
+        """A power of two of words that are one token each, and how many of them carry the code's bits."""
+        single = _words_of_one_token(table)
+        if len(single) < ENOUGH_CODE_WORDS:
+            table.add(vocabulary_words(self._tokenizer, cleaner, common=True)[:MOST_VOCABULARY_WORDS])
+            single = _words_of_one_token(table)
+        bits = min(len(single), ENOUGH_CODE_WORDS).bit_length() - 1
+        if bits < 1:
+            raise GenerationError.of(
+                "NO_CODE_WORDS", "scenario: tokenizer.path", "the vocabulary has no words of one token after a space"
+            )
+        chosen = [single[token] for token in sorted(single)][: 1 << bits]
+        self._code_words = [table.texts[number] for number in chosen]
+        self._code_ids = [table.ids[number][0] for number in chosen]
+        self._code_bits, self._code_mask = bits, (1 << bits) - 1
+        self._code_length = -(-CODE_BITS // bits)
+
+    def _read_corpus(self, table: WordTable, cleaner: TextCleaner, corpus: Corpus) -> None:
+        """The corpus as one stream of words, repeated at its end so that a block can begin anywhere."""
+        stream = [word for row in corpus.rows for word in cleaner.words(row)]
+        table.add(stream)
+        numbers = [table.number[word] for word in stream]
+        numbers = [number for number in numbers if table.counts[number]]
+        if not numbers:
+            raise GenerationError.of("EMPTY_CORPUS", str(corpus.path), "holds no word that a prompt could use")
+        self._starts = len(numbers)
+        repeated, tokens = list(numbers), 0
+        while tokens <= self.trace_block_size:
+            number = numbers[(len(repeated) - len(numbers)) % len(numbers)]
+            repeated.append(number)
+            tokens += table.counts[number]
+        self._words = [table.texts[number] for number in repeated]
+        self._ids = [token for number in repeated for token in table.ids[number]]
+        # Tokens of the stream before its first, second … word, and in all.
+        self._token_ends = list(accumulate((table.counts[number] for number in repeated), initial=0))
+
+
+def _words_of_one_token(table: WordTable) -> dict[int, int]:
+    """Their numbers by token."""
+    return {table.ids[number][0]: number for number, count in enumerate(table.counts) if count == 1}
+
+
+def _own_name(chain: Sequence[BlockHash], line: int) -> BlockHash:
+    """A name for the tokens that the trace does not name: no other request has it."""
+    parent = chain[-1] if chain else ROOT_HASH
+    own = [*np.frombuffer(parent, dtype="<u4").tolist(), 0xFFFFFFFF, line]
+    return block_hashes(own, len(own))[0]

@@ -1,0 +1,244 @@
+"""Reads a JSONL of requests for a replay: texts, token ids or the block ids of a trace.
+
+A row is one of, in this order:
+
+- a trace's row: ``hash_ids`` (a block each; the last may be unfinished), ``input_length`` and, if known,
+  ``output_length``: Mooncake (blocks of 512 tokens) and Qwen-Bailian (blocks of 16);
+- token ids: a list of integers;
+- a text, encoded as the server would encode it.
+
+Two blocks of a trace are the same only if all blocks before them are, too, whatever their ids say: Qwen-Bailian's ids
+name the content of one block. Rows are streamed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ais_bench_prefix_cache.errors import ArtifactError
+from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, ExtraKeys, block_hashes
+from ais_bench_prefix_cache.kvcache.trace_replay import TraceRequest
+
+if TYPE_CHECKING:
+    from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
+
+PROMPT_FIELDS = ("prompt_token_ids", "token_ids", "question", "prompt", "text", "input")
+OUTPUT_FIELDS = ("max_tokens", "output_length", "max_out_len", "output_tokens")
+TRACE_BLOCK_SIZES = (512, 16)
+BATCH_ROWS = 128
+
+
+@dataclass(frozen=True)
+class TraceFields:
+    """Which keys of a row say what; None takes the first known name that the row has."""
+
+    prompt: str | None = None
+    output: str | None = None
+    group: str = "group_id"
+    rank: str = "dp_rank"
+
+
+@dataclass(frozen=True)
+class TraceRow:
+    """One request as it was read.
+
+    ``ids`` are token ids (``id_tokens`` 1) or block ids, each for ``id_tokens`` tokens. ``timestamp_ms`` (of a row's
+    ``timestamp_ms`` or ``timestamp``) is 0 where it has none; Qwen-Bailian's seconds (rows with a ``chat_id``) have
+    been converted.
+    """
+
+    line: int
+    ids: Sequence[int]
+    id_tokens: int
+    prompt_tokens: int
+    output_tokens: int
+    group: str | None
+    rank: int | None
+    timestamp_ms: float
+    extra_keys: ExtraKeys | None = None
+
+    def request(self, block_size: int) -> TraceRequest:
+        """The request in blocks of ``block_size`` tokens.
+
+        Raises:
+            ArtifactError: the trace's own blocks cannot be put together to such blocks.
+        """
+        if block_size % self.id_tokens:
+            raise ArtifactError.of(
+                "TRACE_BLOCK_SIZE",
+                f"line {self.line}",
+                f"its ids stand for {self.id_tokens} tokens each, which do not make up blocks of {block_size}",
+                allowed=f"--block-size: a multiple of {self.id_tokens}",
+            )
+        whole = self.ids[: self.prompt_tokens // self.id_tokens]
+        hashes = block_hashes(whole, block_size // self.id_tokens, extra_keys=self.extra_keys)
+        return TraceRequest(hashes, self.prompt_tokens, self.output_tokens, self.group, self.rank)
+
+
+def read_trace(
+    path: Path,
+    *,
+    tokenizer: PromptTokenizer | None = None,
+    fields: TraceFields | None = None,
+    trace_block_size: int | None = None,
+    output_tokens: int | None = None,
+) -> Iterator[TraceRow]:
+    """The rows of ``path``, in its order. ``output_tokens`` overrides what rows say about their output.
+
+    Raises:
+        ArtifactError: a row is not JSON, has no prompt or one that cannot be used; texts without a tokenizer.
+    """
+    fields = fields or TraceFields()
+    reader = _Reader(path, fields, trace_block_size, output_tokens)
+    rows = _json_rows(path)
+    while batch := list(islice(rows, BATCH_ROWS)):
+        prompts = [reader.prompt(line, row) for line, row in batch]
+        texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+        if texts and tokenizer is None:
+            raise ArtifactError.of(
+                "TOKENIZER_NEEDED", str(path), "holds prompts as texts", hint="Give --tokenizer DIR, the server's own."
+            )
+        encoded = iter(tokenizer.encode_batch(texts) if tokenizer is not None else ())
+        for (line, row), prompt in zip(batch, prompts, strict=True):
+            yield reader.row(line, row, next(encoded) if isinstance(prompt, str) else prompt)
+
+
+def check_block_trace(path: Path, block_size: int | None = None) -> tuple[int, int]:
+    """Reads a whole trace of ``hash_ids``; returns the tokens that an id stands for and the number of requests.
+
+    Raises:
+        ArtifactError: there is no request, or one that cannot be read or has no ``hash_ids``.
+    """
+    count, found = 0, 0
+    for row in read_trace(path, trace_block_size=block_size):
+        if row.id_tokens == 1:
+            raise ArtifactError.of(
+                "NO_HASH_IDS", f"{path.name} line {row.line}", "has no hash_ids", hint="Only such traces are imported."
+            )
+        count, found = count + 1, row.id_tokens
+    if not count:
+        raise ArtifactError.of("NO_REQUESTS", str(path), "holds no requests")
+    return found, count
+
+
+class _Reader:
+    def __init__(self, path: Path, fields: TraceFields, block_size: int | None, output_tokens: int | None) -> None:
+        self._path = path
+        self._fields = fields
+        self._block_size = block_size
+        self._output_tokens = output_tokens
+
+    def prompt(self, line: int, row: Mapping[str, Any]) -> str | list[int]:
+        """A text, or ids."""
+        name = self._fields.prompt or next((name for name in ("hash_ids", *PROMPT_FIELDS) if name in row), None)
+        if name is None or name not in row:
+            raise self._problem(
+                line,
+                "NO_PROMPT",
+                f"has no {name or 'prompt'}",
+                allowed=f"hash_ids, {', '.join(PROMPT_FIELDS)}, or what --field names",
+            )
+        value = row[name]
+        if isinstance(value, str):
+            return value
+        if isinstance(value, list) and all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in value):
+            return value
+        raise self._problem(
+            line, "BAD_PROMPT", f"{name} cannot be used", allowed=f"a text, or ids of 0 to {MAX_TOKEN_ID}"
+        )
+
+    def row(self, line: int, row: Mapping[str, Any], ids: list[int]) -> TraceRow:
+        id_tokens, prompt_tokens = 1, len(ids)
+        if self._fields.prompt is None and "hash_ids" in row:
+            prompt_tokens = self._integer(line, row, "input_length", 1)
+            id_tokens = self._id_tokens(line, len(ids), prompt_tokens)
+        if not prompt_tokens:
+            raise self._problem(line, "BAD_PROMPT", "its prompt is empty")
+        group = row.get(self._fields.group)
+        return TraceRow(
+            line=line,
+            ids=ids,
+            id_tokens=id_tokens,
+            prompt_tokens=prompt_tokens,
+            output_tokens=self._output(line, row),
+            group=None if group is None else str(group),
+            rank=row.get(self._fields.rank) if type(row.get(self._fields.rank)) is int else None,
+            timestamp_ms=_milliseconds(row),
+            extra_keys=_extra_keys(row),
+        )
+
+    def _output(self, line: int, row: Mapping[str, Any]) -> int:
+        if self._output_tokens is not None:
+            return self._output_tokens
+        name = self._fields.output or next((name for name in OUTPUT_FIELDS if name in row), None)
+        return 1 if name is None else max(1, self._integer(line, row, name, 0))
+
+    def _id_tokens(self, line: int, ids: int, prompt_tokens: int) -> int:
+        """The trace's block size: as given, or the one for which the first row has the right number of ids."""
+        if self._block_size is None:
+            self._block_size = next((b for b in TRACE_BLOCK_SIZES if ids == -(-prompt_tokens // b)), None)
+            if self._block_size is None:
+                raise self._problem(
+                    line,
+                    "TRACE_BLOCK_SIZE",
+                    f"has {ids} hash_ids for {prompt_tokens} tokens: no known trace format",
+                    hint="Say with --trace-block-size how many tokens an id stands for.",
+                )
+        if ids < prompt_tokens // self._block_size:
+            raise self._problem(
+                line,
+                "TRACE_BLOCK_SIZE",
+                f"has {ids} hash_ids for {prompt_tokens} tokens",
+                allowed=f"one for every {self._block_size} tokens",
+            )
+        return self._block_size
+
+    def _integer(self, line: int, row: Mapping[str, Any], name: str, smallest: int) -> int:
+        value = row.get(name)
+        if type(value) is not int or value < smallest:
+            raise self._problem(line, "BAD_NUMBER", f"{name} is {value!r}", allowed=f"an integer of {smallest} or more")
+        return value
+
+    def _problem(
+        self, line: int, code: str, message: str, *, allowed: str | None = None, hint: str | None = None
+    ) -> ArtifactError:
+        return ArtifactError.of(code, f"{self._path.name} line {line}", message, allowed=allowed, hint=hint)
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open(encoding="utf-8", newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ArtifactError.of("BAD_ROW", f"{path.name} line {number}", f"is not JSON: {error}") from None
+            if not isinstance(row, dict):
+                raise ArtifactError.of("BAD_ROW", f"{path.name} line {number}", "is not a JSON object")
+            yield number, row
+
+
+def _milliseconds(row: Mapping[str, Any]) -> float:
+    timestamp = row.get("timestamp_ms", row.get("timestamp"))
+    if type(timestamp) not in (int, float):
+        return 0
+    assert isinstance(timestamp, (int, float))
+    return round(timestamp * 1000) if "chat_id" in row else timestamp
+
+
+def _extra_keys(row: Mapping[str, Any]) -> ExtraKeys | None:
+    """Keys that keep requests apart although their tokens are equal."""
+    model, lora, salt = row.get("model"), row.get("lora"), row.get("cache_salt")
+    if model is None and lora is None and salt is None:
+        return None
+    return ExtraKeys(
+        lora=None if lora is None else (str(lora), ""),
+        cache_salt=None if salt is None else str(salt),
+        model=None if model is None else str(model),
+    )

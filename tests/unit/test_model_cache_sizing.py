@@ -1,0 +1,121 @@
+"""Bytes per token of published models, from what their ``config.json`` says; the products are written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ais_bench_prefix_cache.errors import CalculationError
+from ais_bench_prefix_cache.kvcache.model_config import sizing_of_model
+
+LLAMA3_8B = {
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "hidden_size": 4096,
+    "torch_dtype": "bfloat16",
+}
+LLAMA2_7B = {
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "hidden_size": 4096,
+    "torch_dtype": "float16",
+}
+FALCON_7B = {"num_hidden_layers": 32, "num_attention_heads": 71, "hidden_size": 4544, "multi_query": True}
+CHATGLM3 = {
+    "num_layers": 28,
+    "num_attention_heads": 32,
+    "kv_channels": 128,
+    "multi_query_attention": True,
+    "multi_query_group_num": 2,
+    "torch_dtype": "float16",
+}
+DEEPSEEK_V3 = {
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "hidden_size": 7168,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "bytes_per_token"),
+    [
+        (LLAMA3_8B, 32 * 2 * 8 * 128 * 2),
+        (LLAMA2_7B, 32 * 2 * 32 * 128 * 2),
+        (FALCON_7B, 32 * 2 * 1 * 64 * 2),
+        (CHATGLM3, 28 * 2 * 2 * 128 * 2),
+        (DEEPSEEK_V3, 61 * (512 + 64) * 2),
+        ({"text_config": LLAMA3_8B, "vision_config": {"hidden_size": 1}}, 131072),
+    ],
+    ids=["grouped-query", "multi-head", "multi-query", "chatglm", "latent", "multimodal"],
+)
+def test_bytes_per_token(config: dict[str, Any], bytes_per_token: int) -> None:
+    assert sizing_of_model(config).bytes_per_token == bytes_per_token
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("fp32", 4), ("fp16", 2), ("bf16", 2), ("fp8", 1), ("int8", 1)])
+def test_the_type_of_the_cache(dtype: str, size: int) -> None:
+    assert sizing_of_model(LLAMA3_8B, dtype=dtype).bytes_per_token == 65536 * size
+
+
+def test_tensor_parallel_ranks_share_heads_and_copy_the_last_one() -> None:
+    per_rank = [sizing_of_model(LLAMA3_8B, tensor_parallel=ranks).bytes_per_token for ranks in (1, 2, 8, 16)]
+    assert per_rank == [131072, 65536, 16384, 16384]
+    # The latent is one for all heads: every rank keeps it.
+    assert sizing_of_model(DEEPSEEK_V3, tensor_parallel=8).bytes_per_token == 70272
+
+
+WINDOWED = {**LLAMA3_8B, "num_hidden_layers": 4, "sliding_window": 1024}
+
+
+@pytest.mark.parametrize(
+    ("config", "full", "windowed", "constant"),
+    [
+        (WINDOWED, 0, 4, 0),  # Mistral
+        ({**WINDOWED, "use_sliding_window": False, "max_window_layers": 4}, 4, 0, 0),  # Qwen2 as published
+        ({**WINDOWED, "use_sliding_window": True, "max_window_layers": 3}, 3, 1, 0),
+        ({**WINDOWED, "model_type": "gemma2"}, 2, 2, 0),
+        ({**WINDOWED, "num_hidden_layers": 6, "sliding_window_pattern": 6}, 1, 5, 0),  # Gemma 3
+        ({**WINDOWED, "layer_types": ["sliding_attention", "full_attention"] * 2}, 2, 2, 0),  # gpt-oss
+        ({**WINDOWED, "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2}, 1, 1, 0),
+        ({**LLAMA3_8B, "num_hidden_layers": 8, "full_attention_interval": 4}, 2, 0, 6),  # Qwen3-Next
+        ({**LLAMA3_8B, "num_hidden_layers": 8, "attn_layer_period": 8, "attn_layer_offset": 4}, 1, 0, 7),  # Jamba
+        ({**LLAMA3_8B, "num_hidden_layers": 4, "hybrid_override_pattern": "M-M*"}, 1, 0, 3),  # Nemotron-H
+    ],
+)
+def test_window_and_hybrid_layers(config: dict[str, Any], full: int, windowed: int, constant: int) -> None:
+    sizing = sizing_of_model(config)
+    one_layer = 2 * 8 * 128 * 2
+    assert sum(layer.count for layer in sizing.layers if layer.kind == "constant_state") == constant
+    assert sizing.request_bytes(5000) == one_layer * (5000 * full + 1024 * windowed)
+    assert sizing.request_bytes(500) == one_layer * 500 * (full + windowed)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_hidden_layers": None}, "num_hidden_layers: is missing from the model's configuration"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads: is 0 (allowed: an integer of 1 or more)"),
+        ({"head_dim": 12.5}, "head_dim: is 12.5 (allowed: an integer of 1 or more)"),
+        ({"layer_types": ["full_attention"]}, "layer_types: names 1 layers (allowed: num_hidden_layers, 32)"),
+        (
+            {"torch_dtype": "auto"},
+            "torch_dtype: is 'auto' (allowed: float32, float16, bfloat16, float8_e4m3fn, int8)\n    Give --dtype.",
+        ),
+    ],
+)
+def test_configurations_that_make_no_sense(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(CalculationError) as caught:
+        sizing_of_model({**LLAMA3_8B, **change})
+    assert str(caught.value) == message
+
+
+def test_an_unknown_layer_type_is_named() -> None:
+    with pytest.raises(CalculationError, match="has a layer of unknown type 'quantum'"):
+        sizing_of_model({**LLAMA3_8B, "num_hidden_layers": 1, "layer_types": ["quantum"]})

