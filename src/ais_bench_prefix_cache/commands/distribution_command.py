@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -303,5 +302,5 @@ def _named_by_option(error: PrefixCacheError) -> PrefixCacheError:
         hint = problem.hint
         if hint is not None and "tokenizer.trust_remote_code" in hint:
             hint = "If you trust that code, add --trust-remote-code."
-        problems.append(replace(problem, where=option, hint=hint))
+        problems.append(problem._replace(where=option, hint=hint))
     return type(error)(problems)
