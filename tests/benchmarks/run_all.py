@@ -22,6 +22,7 @@ SECTIONS = (
     ("Planning: quality, and speed alone", "bench_planning"),
     ("Checking", "bench_validate"),
     ("Metrics", "bench_metrics"),
+    ("Replaying a cache", "bench_replay"),
 )
 TAKE_TURNS = ("bench_start_up", "bench_prepare", "bench_inspect", "bench_validate")
 
