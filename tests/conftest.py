@@ -74,7 +74,7 @@ def command_line() -> Callable[..., subprocess.CompletedProcess[str]]:
 @pytest.fixture(scope="session")
 def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Each family's directory, as ``save_pretrained`` writes it; trained once."""
-    from tokenizer_families import FAMILIES
+    from tokenizer_families import FAMILIES, UNPROVEN
     from transformers import PreTrainedTokenizerFast
 
     root = tmp_path_factory.mktemp("families")
@@ -83,7 +83,7 @@ def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], P
     def directory(family: str) -> Path:
         if family not in made:
             made[family] = root / f"family-{len(made)}"
-            PreTrainedTokenizerFast(tokenizer_object=FAMILIES[family]()).save_pretrained(str(made[family]))
+            PreTrainedTokenizerFast(tokenizer_object=(FAMILIES | UNPROVEN)[family]()).save_pretrained(str(made[family]))
         return made[family]
 
     return directory

@@ -4,71 +4,98 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-from collections.abc import Sequence
-from importlib import import_module
-from types import FrameType
-from typing import NoReturn
 
 from ais_bench_prefix_cache import __version__
-from ais_bench_prefix_cache.errors import (
-    EXIT_INTERNAL,
-    EXIT_INTERRUPTED,
-    EXIT_INVALID_INPUT,
-    EXIT_OK,
-    EXIT_TERMINATED,
-    PrefixCacheError,
-    Terminated,
-)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+    from typing import NoReturn
+
+# Whatever this module imports, `--help` waits for: typing, signal, the errors and the commands come when they are used.
 
 PROGRAM = "ais-bench-prefix-cache"
 DEBUG_VARIABLE = "AISBENCH_PREFIX_CACHE_DEBUG"
 
-COMMANDS = (
-    "inspect",
-    "prepare",
-    "validate",
-    "run",
-    "analyze",
-    "report",
-    "schema",
-    "distribution",
-    "extract",
-    "prompts",
-    "kv",
-    "batching",
-    "simulate",
-    "serve",
-    "demo",
-)
-"""Subcommands in the order of ``--help``; each is ``commands/<name>_command.py``."""
+COMMANDS = {
+    "inspect": "preview a Scenario: reachable hit rates, groups, lengths, routes",
+    "prepare": "make the data set of a Scenario: requests, manifest, theoretical analysis",
+    "validate": "prove that the files of a data set are intact",
+    "run": "send a prepared data set through AISBench and compare theory with the server's counters",
+    "analyze": "recompute the actual hit rate from two saved /metrics texts",
+    "report": "show the performance and prefix-cache tables of a finished run",
+    "schema": "print the Scenario's JSON Schema",
+    "distribution": "make a data set whose prompts copy the beginning of earlier ones",
+    "extract": "keep only the requests of a data set, for this or another benchmark",
+    "prompts": "print prompts that repeat, are unique, or share a prefix",
+    "kv": "size a KV cache: bytes per token, memory, page tables, fragmentation, what fits",
+    "batching": "static against continuous batching: start, finish, slots over time",
+    "simulate": "replay any JSONL of requests through prefix caches: hit rate, evictions, capacity curve",
+    "serve": "run the embedded OpenAI-compatible server, which caches and counts as vLLM does",
+    "demo": "run the main job on the embedded server with the real AISBench",
+}
+"""Subcommands in the order of ``--help``, with what it says about them; each is ``commands/<name>_command.py``."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole argument tree. Imports no heavy library."""
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """The argument tree: of all commands without their options, or of ``command`` alone with its options."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description="Prefix-cache benchmarks whose hit rate is known, to the token, before they run.",
         epilog="Exit codes: 0 success (warnings included), 2 bad usage, Scenario, data set or snapshots, 3 service, "
         "4 AISBench, 70 internal error, 130 interrupted, 143 terminated.",
+        formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        module = import_module(f"ais_bench_prefix_cache.commands.{name}_command")
-        subparser = subparsers.add_parser(name, help=module.SUMMARY, description=module.DESCRIPTION, allow_abbrev=False)
-        module.add_arguments(subparser)
-        subparser.set_defaults(execute=module.execute)
+    if command is None:
+        for name, summary in COMMANDS.items():
+            subparsers.add_parser(name, help=summary, add_help=False)
+        return parser
+    from importlib import import_module
+
+    module = import_module(f"ais_bench_prefix_cache.commands.{command}_command")
+    subparser = subparsers.add_parser(
+        command, description=module.DESCRIPTION, formatter_class=_HelpFormatter, allow_abbrev=False
+    )
+    module.add_arguments(subparser)
+    subparser.set_defaults(execute=module.execute)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code; never lets a traceback out."""
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        # What comes before a command (--help, --version, a mistake) ends the program in the tree without options.
+        command = words[0] if words and words[0] in COMMANDS else None
+        arguments = build_parser(command).parse_args(words)
+    except KeyboardInterrupt:
+        from ais_bench_prefix_cache.errors import EXIT_INTERRUPTED
+
+        _say("interrupted")
+        return EXIT_INTERRUPTED
+    return _execute(arguments)
+
+
+def _execute(arguments: argparse.Namespace) -> int:
+    import signal
+
+    from ais_bench_prefix_cache.errors import (
+        EXIT_INTERNAL,
+        EXIT_INTERRUPTED,
+        EXIT_INVALID_INPUT,
+        EXIT_OK,
+        EXIT_TERMINATED,
+        PrefixCacheError,
+        Terminated,
+    )
+
     signal.signal(signal.SIGTERM, _raise_terminated)
     try:
-        arguments = build_parser().parse_args(argv)
         code = int(arguments.execute(arguments))
         sys.stdout.flush()
         return code
@@ -105,4 +132,24 @@ def _say(line: str) -> None:
 
 
 def _raise_terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
+    from ais_bench_prefix_cache.errors import Terminated
+
     raise Terminated
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """argparse's, as wide as the terminal, without the costly import by which argparse finds that out."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_terminal_columns() - 2)
+
+
+def _terminal_columns() -> int:
+    """What :func:`shutil.get_terminal_size` says."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) > 0:
+        return int(columns)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+    except (AttributeError, ValueError, OSError):
+        return 80

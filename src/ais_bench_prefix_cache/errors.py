@@ -7,8 +7,7 @@ Every error that a user can cause derives from :class:`PrefixCacheError`. The co
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 EXIT_OK = 0
 EXIT_INVALID_INPUT = 2
@@ -21,8 +20,7 @@ EXIT_TERMINATED = 143
 AnyError = TypeVar("AnyError", bound="PrefixCacheError")
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One thing that is wrong.
 
     ``code`` is stable and upper case (``UNKNOWN_KEY``); ``where`` names a place in the input (``scenario.json:

@@ -173,6 +173,19 @@ def _ignore_merges() -> Tokenizer:
     return _with_template(Tokenizer.from_str(json.dumps(definition)), bos="<|begin_of_text|>")
 
 
+def _across_spaces() -> Tokenizer:
+    """Tokens of several words, as SuperBPE has them: nothing splits before the model."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=1500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    words = [text.split(" ") for text in TRAINING]
+    phrases = [" " + " ".join(row[start : start + 5]) for row in words for start in range(0, len(row), 5)]
+    tokenizer.train_from_iterator(phrases, trainer)
+    assert any("Ġ" in token[1:] for token in tokenizer.get_vocab())
+    return tokenizer
+
+
 def _added_words() -> Tokenizer:
     tokenizer = _byte_level(GPT2)
     tokenizer.add_tokens(["how", AddedToken("bolts", lstrip=True, rstrip=True), AddedToken("run", single_word=True)])
@@ -209,3 +222,6 @@ FAMILIES: dict[str, Callable[[], Tokenizer]] = {
     "unigram without split": lambda: _unigram(split=False),
     "wordpiece": _wordpiece,
 }
+
+UNPROVEN: dict[str, Callable[[], Tokenizer]] = {"byte-level across spaces": _across_spaces}
+"""Families for which some corpora must be refused."""

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -392,3 +393,33 @@ def test_nothing_is_left_where_prepare_refuses(run: Run, write_scenario: Callabl
     assert code == 2
     message = "multimodal data sets are not available yet in this version (allowed: --mode text)"
     assert errors == f"error [MULTIMODAL] --mode mm: {message}\n"
+
+
+def test_nothing_is_left_where_a_prompt_turns_out_not_to_be_exact(
+    run: Run, write_scenario: Callable[..., Path], gsm8k_path: Path, tmp_path: Path
+) -> None:
+    """Tokens of several words and blocks of one token: only making the prompts shows that a seed does not stay."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    with gsm8k_path.open(encoding="utf-8") as lines:
+        rows = [json.loads(line)["question"].split(" ") for line in islice(lines, 600)]
+    phrases = [" " * (start > 0) + " ".join(row[start : start + 5]) for row in rows for start in range(0, len(row), 5)]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    tokenizer.train_from_iterator(phrases, trainers.BpeTrainer(vocab_size=4000, initial_alphabet=alphabet))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(str(tmp_path / "phrases"))
+    scenario = write_scenario(
+        {
+            "tokenizer": {"path": str(tmp_path / "phrases"), "block_size": 1},
+            "requests": {"count": 50, "input_length": {"mode": "fixed", "value": 512}},
+            "prefix_cache": {"mode": "warmup", "target_hit_rate": 0.6, "groups": {"count": 10}},
+        }
+    )
+    code, out, errors = run("prepare", "--mode", "text", "--scenario", scenario)
+    assert (code, out) == (2, "")
+    last = errors.splitlines()[-1]
+    assert last.startswith("error [PROMPTS_NOT_EXACT] scenario: tokenizer.path: the prompt of request "), errors
+    assert "tokens of the vocabulary hold a space after another character, such as '" in last
+    assert list((tmp_path / "outputs").iterdir()) == [], errors

@@ -190,6 +190,28 @@ def test_every_family_is_exact_on_every_corpus(
     assert list(proof) == list(full)
 
 
+@pytest.mark.parametrize("corpus_name", ["chinese", "one letter", "long word"])
+def test_tokens_across_spaces_are_exact_where_the_corpus_allows(
+    corpus_name: str, tokenizer_dir: Callable[[str], Path], tmp_path: Path
+) -> None:
+    tokenizer, raw = load(tokenizer_dir("byte-level across spaces"))
+    corpus = corpus_at(tmp_path / "corpus.jsonl", CORPORA[corpus_name])
+    plan = plan_of(requests_around_edges(16), block=16)
+    judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
+
+
+def test_tokens_across_spaces_are_refused_before_the_first_prompt_where_they_hold_the_joins(
+    tokenizer_dir: Callable[[str], Path], tmp_path: Path
+) -> None:
+    tokenizer, _ = load(tokenizer_dir("byte-level across spaces"))
+    corpus = corpus_at(tmp_path / "corpus.jsonl", ENGLISH)
+    with pytest.raises(GenerationError) as caught:
+        build_prompt_set(scenario(), plan_of(requests_around_edges(16), block=16), tokenizer, corpus)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.where) == ("PROMPTS_NOT_EXACT", "scenario: tokenizer.path")
+    assert "tokens of the vocabulary hold a space after another character, such as '" in problem.message
+
+
 @pytest.mark.parametrize("block", [2, 16, 128])
 @pytest.mark.parametrize("fixture", ["qwen3_tokenizer_dir", "deepseek_tokenizer_dir"])
 def test_real_tokenizers_are_exact(fixture: str, block: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:

@@ -23,11 +23,12 @@ from ais_bench_prefix_cache.artifacts.theory import (
     warmup_section,
 )
 from ais_bench_prefix_cache.errors import ArtifactError, Problem
-from ais_bench_prefix_cache.scenario.model import Scenario, group_name
+from ais_bench_prefix_cache.group_names import group_name
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.artifacts.writing import FileRecord
     from ais_bench_prefix_cache.prompts.prompt_set import PromptSet
+    from ais_bench_prefix_cache.scenario.model import Scenario
 
 SCHEMA_VERSION = "1.0"
 COLD_ROUTE_STRATEGY = "group_round_robin"

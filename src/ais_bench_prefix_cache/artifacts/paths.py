@@ -11,10 +11,9 @@ An image data set has ``<run id>.<image scenario>.requests.jsonl`` in place of t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ais_bench_prefix_cache.errors import ArtifactError, Problem
 
@@ -28,8 +27,7 @@ ManifestStatus = Literal["inspected", "prepared"]
 IMAGE_SCENARIO_NAMES = ("single_1080p", "multi_720p_5")
 
 
-@dataclass(frozen=True)
-class RunPaths:
+class RunPaths(NamedTuple):
     """The files of one run. ``run_id`` is the time-stamped one, ``directory`` the time-stamped directory."""
 
     directory: Path
@@ -144,16 +142,14 @@ def split_timestamp(name: str) -> tuple[str, str, str]:
     return stem, separator, timestamp
 
 
-@dataclass(frozen=True)
-class FoundManifest:
+class FoundManifest(NamedTuple):
     """A manifest that fits a Scenario: its files and its content (read, not yet verified)."""
 
     paths: RunPaths
     document: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class ManifestSearch:
+class ManifestSearch(NamedTuple):
     """``found`` is the newest fitting manifest; ``notes`` say which newer ones were passed over, and why."""
 
     found: FoundManifest | None

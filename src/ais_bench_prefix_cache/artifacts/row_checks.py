@@ -11,7 +11,6 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
 from ais_bench_prefix_cache.artifacts.documents import is_count, is_sha256, parse_json
@@ -73,8 +72,7 @@ _DIGEST_KEYS = ("canonical_prefix_sha256", "seed_sha256", "divergence_block_sha2
 _GROUP_ID = re.compile("group-(0|[1-9][0-9]{0,17})")
 
 
-@dataclass(frozen=True)
-class RowRules:
+class RowRules(NamedTuple):
     """What the manifest's configuration says about every row. ``canonical_prefixes``: (SHA-256, tokens) by group."""
 
     mode: str

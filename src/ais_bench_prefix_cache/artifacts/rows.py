@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.artifacts.documents import parse_json
 from ais_bench_prefix_cache.errors import ArtifactError, Problem
-from ais_bench_prefix_cache.scenario.model import group_name
+from ais_bench_prefix_cache.group_names import group_name
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.planning.plan import Plan

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.scenario.model import group_name
+from ais_bench_prefix_cache.group_names import group_name
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.planning.plan import Plan
@@ -22,13 +21,13 @@ PASS_WITH_WARNING = "PASS_WITH_WARNING"
 BINS = 10
 
 
-@dataclass
 class Share:
     """Requests of a group or a rank, their input tokens, and how many of them theory says are hit."""
 
-    requests: int = 0
-    input_tokens: int = 0
-    hit_tokens: int = 0
+    def __init__(self, requests: int = 0, input_tokens: int = 0, hit_tokens: int = 0) -> None:
+        self.requests = requests
+        self.input_tokens = input_tokens
+        self.hit_tokens = hit_tokens
 
     @property
     def hit_rate(self) -> float:
@@ -48,28 +47,53 @@ class Share:
         }
 
 
-@dataclass
 class GroupTheory(Share):
     """A group's share, the totals of hit tokens it could reach, and its prefix lengths in tokens."""
 
-    min_hit_tokens: int = 0
-    max_hit_tokens: int = 0
-    canonical_prefix_tokens: int = 0
-    max_shared_prefix_tokens: int = 0
+    def __init__(
+        self,
+        requests: int = 0,
+        input_tokens: int = 0,
+        hit_tokens: int = 0,
+        *,
+        min_hit_tokens: int = 0,
+        max_hit_tokens: int = 0,
+        canonical_prefix_tokens: int = 0,
+        max_shared_prefix_tokens: int = 0,
+    ) -> None:
+        super().__init__(requests, input_tokens, hit_tokens)
+        self.min_hit_tokens = min_hit_tokens
+        self.max_hit_tokens = max_hit_tokens
+        self.canonical_prefix_tokens = canonical_prefix_tokens
+        self.max_shared_prefix_tokens = max_shared_prefix_tokens
 
 
-@dataclass
 class Theory:
-    """Sums over a data set. ``ranks`` is empty in warm-up mode: the server's balancer may put a request anywhere."""
+    """Sums over a data set. ``ranks`` is empty in warm-up mode: the server's balancer may put a request anywhere.
 
-    mode: str
-    requested_target_hit_rate: float
-    effective_hit_tokens: int
-    minimum_non_shared_tokens: int
-    groups: list[GroupTheory]
-    ranks: list[Share]
-    input_lengths: Counter[int] = field(default_factory=Counter)
-    output_lengths: Counter[int] = field(default_factory=Counter)
+    The lengths count how many requests have each of them.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: str,
+        requested_target_hit_rate: float,
+        effective_hit_tokens: int,
+        minimum_non_shared_tokens: int,
+        groups: list[GroupTheory],
+        ranks: list[Share],
+        input_lengths: Counter[int] | None = None,
+        output_lengths: Counter[int] | None = None,
+    ) -> None:
+        self.mode = mode
+        self.requested_target_hit_rate = requested_target_hit_rate
+        self.effective_hit_tokens = effective_hit_tokens
+        self.minimum_non_shared_tokens = minimum_non_shared_tokens
+        self.groups = groups
+        self.ranks = ranks
+        self.input_lengths: Counter[int] = Counter() if input_lengths is None else input_lengths
+        self.output_lengths: Counter[int] = Counter() if output_lengths is None else output_lengths
 
     @property
     def requests(self) -> int:

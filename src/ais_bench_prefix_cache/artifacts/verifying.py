@@ -15,9 +15,8 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ais_bench_prefix_cache.artifacts import manifest as manifest_format
 from ais_bench_prefix_cache.artifacts.documents import (
@@ -38,7 +37,7 @@ from ais_bench_prefix_cache.artifacts.theory import (
     warmup_section,
 )
 from ais_bench_prefix_cache.errors import ArtifactError, Problem
-from ais_bench_prefix_cache.scenario.model import group_name
+from ais_bench_prefix_cache.group_names import group_name
 
 READ_BYTES = 1 << 20
 LARGEST_COUNT = 1_000_000
@@ -47,8 +46,7 @@ _ROW_FILE_KEYS = ("name", "path", "rows", "bytes", "sha256")
 ANALYSIS_STATUSES = ("prepared", "complete", "analyzed")
 
 
-@dataclass(frozen=True)
-class VerifiedDataSet:
+class VerifiedDataSet(NamedTuple):
     """A data set whose files have been proven: its manifest and analysis, where they lie, and its formal requests."""
 
     manifest: dict[str, Any]

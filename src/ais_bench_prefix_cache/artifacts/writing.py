@@ -14,10 +14,9 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from ais_bench_prefix_cache.artifacts.documents import render_document, sealed
 from ais_bench_prefix_cache.errors import ArtifactError, Problem
@@ -27,8 +26,7 @@ BUFFER_BYTES = 1 << 20
 FILE_MODE = 0o666
 
 
-@dataclass(frozen=True)
-class FileRecord:
+class FileRecord(NamedTuple):
     """A finished file: where it is, its rows (lines), bytes and SHA-256."""
 
     path: Path

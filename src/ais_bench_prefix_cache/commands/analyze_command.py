@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts
 
-SUMMARY = "recompute the actual hit rate from two saved /metrics texts"
 DESCRIPTION = (
     "Verify a data set, take the difference of two Prometheus texts of the server's /metrics, compare it with the "
     "theory, say why they differ, and write the result into the data set's analysis.json. Sends nothing."

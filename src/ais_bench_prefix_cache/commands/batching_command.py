@@ -10,7 +10,6 @@ from ais_bench_prefix_cache.commands.argument_types import integers
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.kvcache.batching import Schedule
 
-SUMMARY = "static against continuous batching: start, finish, slots over time"
 DESCRIPTION = (
     "Run requests through a fixed number of slots, one output token a step, by static batching (a batch starts when "
     "the one before is finished) and by continuous batching (a slot is filled as soon as it is free). Requests are "

@@ -13,7 +13,7 @@ def capacity_warnings(scenario: Scenario, plan: Plan) -> list[dict[str, Any]]:
     """The warning that the plan does not fit into ``service.kv_cache_blocks``; empty where it does or none is given."""
     from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest, capacity_warning
     from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
-    from ais_bench_prefix_cache.scenario.model import group_name
+    from ais_bench_prefix_cache.group_names import group_name
 
     if scenario.service.kv_cache_blocks is None:
         return []

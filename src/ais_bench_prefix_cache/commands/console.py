@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import logging
 
 Item = TypeVar("Item")
 
@@ -69,11 +72,12 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
     yield show if total else lambda done: None
 
 
-class _LogFile(logging.FileHandler):
-    """A log file that cannot be written is an error of the command (a full disk), not a traceback beside it."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        raise
+def append_to_log(path: Path, level: str, message: str) -> None:
+    """One line in the form of :func:`run_log`'s, for a command that should not wait for the import of logging."""
+    now = time.time()
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(f"{moment},{int(now * 1000) % 1000:03d} {level} {LOGGER_NAME}: {message}\n")
 
 
 @contextmanager
@@ -82,11 +86,19 @@ def run_log(path: Path) -> Iterator[logging.Logger]:
 
     One line an event, never one a request: a log must not grow with the data.
     """
+    import logging
+
+    class LogFile(logging.FileHandler):
+        """A log file that cannot be written is an error of the command (a full disk), not a traceback beside it."""
+
+        def handleError(self, record: logging.LogRecord) -> None:
+            raise
+
     path.parent.mkdir(parents=True, exist_ok=True)
     logger = logging.getLogger(LOGGER_NAME)
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    handler = _LogFile(path, encoding="utf-8")
+    handler = LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger.addHandler(handler)
     try:

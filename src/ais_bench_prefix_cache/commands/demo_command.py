@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-SUMMARY = "run the main job on the embedded server with the real AISBench"
 DESCRIPTION = (
     "Starts the embedded server with two data-parallel ranks on a free loopback port, then runs inspect, prepare, "
     "validate, run, analyze and report against it, each as you would type it, and compares theory and counters."

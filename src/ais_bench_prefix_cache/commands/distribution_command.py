@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.request_lengths import InputLengths, OutputLengths
     from ais_bench_prefix_cache.errors import PrefixCacheError
 
-SUMMARY = "make a data set whose prompts copy the beginning of earlier ones"
 DESCRIPTION = (
     "Make prompts of given lengths, each of which copies the beginning of one of the prompts before it, so that a "
     "given share of all input tokens is repeated. Lengths and prefixes are exact to the token for the tokenizer. "
@@ -306,5 +304,5 @@ def _named_by_option(error: PrefixCacheError) -> PrefixCacheError:
         hint = problem.hint
         if hint is not None and "tokenizer.trust_remote_code" in hint:
             hint = "If you trust that code, add --trust-remote-code."
-        problems.append(replace(problem, where=option, hint=hint))
+        problems.append(problem._replace(where=option, hint=hint))
     return type(error)(problems)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-SUMMARY = "keep only the requests of a data set, for this or another benchmark"
 DESCRIPTION = (
     "Read the JSONL of `distribution` (or any JSONL with question, answer and max_tokens) line by line and write only "
     "what a request needs. Prompts are not changed. An existing output file is replaced as a whole, or not at all."

@@ -6,7 +6,6 @@ import argparse
 from datetime import datetime
 from pathlib import Path
 
-SUMMARY = "preview a Scenario: reachable hit rates, groups, lengths, routes"
 DESCRIPTION = (
     "Plan a Scenario and print a JSON summary: requested, effective and theoretical hit rate, the reachable range, "
     "groups, lengths and cold routes. Needs no tokenizer, corpus or service. A later `prepare` of the unchanged "

@@ -11,7 +11,6 @@ from ais_bench_prefix_cache.commands.argument_types import integers, positive_in
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.kvcache.sizing import CacheSizing
 
-SUMMARY = "size a KV cache: bytes per token, memory, page tables, fragmentation, what fits"
 DESCRIPTION = (
     "Size the KV cache of a model, from its config.json or from numbers. Lists are written with commas. "
     "All sizes are those of one tensor-parallel rank."

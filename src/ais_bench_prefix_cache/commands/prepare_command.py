@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts.corpus import Corpus
     from ais_bench_prefix_cache.scenario.model import BenchmarkMode, Scenario
 
-SUMMARY = "make the data set of a Scenario: requests, manifest, theoretical analysis"
 DESCRIPTION = (
     "Make the prompts of a Scenario, exact to the token, and write full.jsonl, requests.jsonl, analysis.json and, "
     "last, manifest.json; with --mode mm choose the image, and write <image scenario>.requests.jsonl in place of the "
@@ -97,7 +96,7 @@ def _prepare_text(scenario: Scenario, *, replace: bool, verify: VerifyMode) -> d
     tokenizer = load_tokenizer(scenario.tokenizer)
     identity = tokenizer.identity()
     prompts = build_prompt_set(scenario, plan, tokenizer, corpus, verify=verify)
-    # Everything that can be refused has been: only now does a directory come into being.
+    # What is refused before the first prompt has been: only now does a directory come into being.
     with _directory(scenario, "text", replace=replace) as paths, run_log(paths.log("prepare")) as log:
         _log_sources(log, scenario, corpus, identity)
         log.info("%d requests, planned by %s (%s)", len(plan), plan.trajectory.path, plan.trajectory.status)
@@ -242,11 +241,14 @@ def _directory(scenario: Scenario, benchmark_mode: str, *, replace: bool) -> Ite
     """The directory to write into, claimed for this process.
 
     The newest matching inspected one; with ``replace`` also a prepared one of this mode; otherwise, or where another
-    command is writing there or an earlier one left data files behind, a new one.
+    command is writing there or an earlier one left data files behind, a new one, which a refusal removes again.
     """
+    from shutil import rmtree
+
     from ais_bench_prefix_cache.artifacts.paths import RunPaths, find_manifest
     from ais_bench_prefix_cache.artifacts.writing import claimed
     from ais_bench_prefix_cache.commands.console import note
+    from ais_bench_prefix_cache.errors import GenerationError
 
     run = scenario.run
     with ExitStack() as stack:
@@ -268,4 +270,9 @@ def _directory(scenario: Scenario, benchmark_mode: str, *, replace: bool) -> Ite
             note(f"note: {paths.directory} is in use or holds data files; a new directory is made")
         paths = RunPaths.create(run.output_dir, run.run_id, datetime.now())
         stack.enter_context(claimed(paths.result_dir))
-        yield paths
+        try:
+            yield paths
+        except GenerationError:
+            # A prompt that cannot be made exact shows only when it is made, where the tokenizer gives no proof.
+            rmtree(paths.directory)
+            raise

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts import TokenCounter
 
-SUMMARY = "print prompts that repeat, are unique, or share a prefix"
 DESCRIPTION = (
     "Print one JSON object a line on stdout: prompts that are all the same (repeat), share nothing (unique) or begin "
     "with the prefix of one of N groups (shared-prefix). With --tokenizer every length is exact and prefixes are whole "

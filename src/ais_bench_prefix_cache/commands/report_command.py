@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-SUMMARY = "show the performance and prefix-cache tables of a finished run"
 DESCRIPTION = (
     "Show what a finished run measured: AISBench's performance tables (TTFT, TPOT, ITL, E2EL, throughput) and the "
     "prefix-cache table. A figure that was not measured is absent. Sends nothing and changes nothing."

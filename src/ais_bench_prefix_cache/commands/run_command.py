@@ -13,7 +13,6 @@ from ais_bench_prefix_cache.errors import EXIT_OK, PrefixCacheError, ScenarioErr
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.scenario.model import BenchmarkMode
 
-SUMMARY = "send a prepared data set through AISBench and compare theory with the server's counters"
 DESCRIPTION = (
     "Verifies the newest data set that was prepared from this Scenario, checks and probes the service, empties and "
     "warms its prefix caches and proves both, lets AISBench send the formal requests, and writes the comparison of "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 
-SUMMARY = "print the Scenario's JSON Schema"
 DESCRIPTION = (
     "Print the JSON Schema (draft 2020-12) of Scenario files on stdout, byte for byte as it ships. "
     "Save it and point an editor at it to have fields completed and checked while typing."

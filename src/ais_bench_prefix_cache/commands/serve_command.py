@@ -9,7 +9,6 @@ from pathlib import Path
 from ais_bench_prefix_cache.commands.console import print_json
 from ais_bench_prefix_cache.errors import EXIT_OK
 
-SUMMARY = "run the embedded OpenAI-compatible server, which caches and counts as vLLM does"
 DESCRIPTION = (
     "Runs a small server that imitates vLLM where this tool touches it: completions, chat, tokenization, metrics, "
     "cache reset, data-parallel ranks, and a block cache that counts as vLLM's does. It needs no model: answers are "

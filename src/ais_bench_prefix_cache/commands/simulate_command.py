@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
     from ais_bench_prefix_cache.traces.reading import TraceRow
 
-SUMMARY = "replay any JSONL of requests through prefix caches: hit rate, evictions, capacity curve"
 DESCRIPTION = (
     "Replay the requests of a JSONL file (requests.jsonl, full.jsonl, texts, token ids, or a trace with hash_ids) "
     "through the prefix caches of some ranks and count hits in tokens, as vLLM counts them. Sends nothing."

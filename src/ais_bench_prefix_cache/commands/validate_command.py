@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.artifacts.verifying import ProvenFiles
 
-SUMMARY = "prove that the files of a data set are intact"
 DESCRIPTION = (
     "Check every byte, row and figure of a prepared data set: edits, truncations, swapped rows, missing or foreign "
     "files are found and named, all at once. Prints one JSON object: ok, rows, run_id, or ok false and the errors."
@@ -111,20 +110,23 @@ def _check_deeply(mode: str | None, data_set: Any) -> dict[str, Any]:
 def _log(manifest: Path) -> Iterator[None]:
     """Log beside a data set where one lies and its log directory can be written."""
     from ais_bench_prefix_cache.artifacts.paths import RunPaths
-    from ais_bench_prefix_cache.commands.console import run_log
+    from ais_bench_prefix_cache.commands.console import append_to_log
     from ais_bench_prefix_cache.errors import ArtifactError
 
     try:
         path = RunPaths.of_manifest(manifest).log("validate")
         path.parent.mkdir(exist_ok=True)
-        path.open("a").close()
+        append_to_log(path, "INFO", f"validate {manifest}")
     except (ArtifactError, OSError):
         yield
         return
-    with run_log(path) as log:
-        log.info("validate %s", manifest)
+    try:
         yield
-        log.info("all files are intact")
+    except BaseException as error:
+        with suppress(OSError):
+            append_to_log(path, "ERROR", f"stopped by {type(error).__name__}: {error}")
+        raise
+    append_to_log(path, "INFO", "all files are intact")
 
 
 def _as_json(problem: Any) -> dict[str, Any]:

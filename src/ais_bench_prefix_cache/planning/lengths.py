@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ais_bench_prefix_cache.group_names import group_name
 from ais_bench_prefix_cache.planning.plan import Int64Column
 from ais_bench_prefix_cache.random_streams import RandomStream
 from ais_bench_prefix_cache.scenario.model import (
@@ -21,7 +22,6 @@ from ais_bench_prefix_cache.scenario.model import (
     RangeLengths,
     TruncatedNormalLength,
     UniformLength,
-    group_name,
 )
 
 Float64Column = npt.NDArray[np.float64]

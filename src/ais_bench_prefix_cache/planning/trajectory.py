@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ais_bench_prefix_cache.group_names import group_name
 from ais_bench_prefix_cache.planning.lanes import Lanes
 from ais_bench_prefix_cache.planning.plan import Int64Column
-from ais_bench_prefix_cache.scenario.model import group_name
 
 LISTED_ISSUES = 50
 """The most issues that are listed; the others are only counted."""

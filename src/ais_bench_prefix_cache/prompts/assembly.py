@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ais_bench_prefix_cache.errors import GenerationError
+from ais_bench_prefix_cache.group_names import group_name
 from ais_bench_prefix_cache.prompts.corpus import RowSelection, select_rows
 from ais_bench_prefix_cache.prompts.exact_rows import MAX_ATTEMPTS, UnlikeRow, collect_fillers, settle_rows
 from ais_bench_prefix_cache.prompts.join_proof import JoinProof, prove_joins
@@ -24,7 +25,6 @@ from ais_bench_prefix_cache.prompts.seed_codes import Alphabet, SeedCodes, find_
 from ais_bench_prefix_cache.prompts.token_digests import token_ids_sha256
 from ais_bench_prefix_cache.prompts.words import MAX_VOCABULARY_WORDS, TextCleaner, WordTable, vocabulary_words
 from ais_bench_prefix_cache.random_streams import derive_seed
-from ais_bench_prefix_cache.scenario.model import group_name
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.planning.plan import Int64Column, Plan

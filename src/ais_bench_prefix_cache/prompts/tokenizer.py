@@ -157,7 +157,7 @@ def load_tokenizer(config: TokenizerConfig) -> PromptTokenizer:
     local = Path(config.path).is_dir()
     if not local:
         _refuse_missing_path(config.path)
-    with _quiet():
+    with _quiet(), _torch_hidden(unless=config.trust_remote_code):
         try:
             from transformers import AutoTokenizer
         except ImportError as error:  # pragma: no cover - transformers is a base dependency
@@ -236,6 +236,25 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
         warnings.simplefilter("ignore")
         yield
+
+
+@contextlib.contextmanager
+def _torch_hidden(*, unless: bool) -> Iterator[None]:
+    """Let transformers believe that PyTorch is not installed: importing it takes seconds, and tokenizers need it not.
+
+    ``unless`` there is code from a model's repository to run, which may want it. A process that has imported either of
+    the two has decided already.
+    """
+    if unless or "torch" in sys.modules or "transformers" in sys.modules:
+        yield
+        return
+    hidden: dict[str, Any] = {"torch": None}  # what makes `import torch` fail and `find_spec` find nothing
+    sys.modules.update(hidden)
+    try:
+        yield
+    finally:
+        if sys.modules.get("torch", "") is None:
+            del sys.modules["torch"]
 
 
 def _load_error(

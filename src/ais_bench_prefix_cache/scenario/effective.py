@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ais_bench_prefix_cache.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.group_names import group_name
 from ais_bench_prefix_cache.scenario.field_rules import CheckedFields, check_service
 from ais_bench_prefix_cache.scenario.findings import Findings
 from ais_bench_prefix_cache.scenario.model import (
@@ -19,7 +20,6 @@ from ais_bench_prefix_cache.scenario.model import (
     ServiceConfig,
     TruncatedNormalLength,
     ValidationConfig,
-    group_name,
 )
 from ais_bench_prefix_cache.scenario.schema import Schema, filled_with_defaults, scenario_schema
 

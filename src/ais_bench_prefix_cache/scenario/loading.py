@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ais_bench_prefix_cache.errors import Problem, ScenarioError
+from ais_bench_prefix_cache.group_names import group_name
 from ais_bench_prefix_cache.scenario.effective import effective_config, service_config, validation_config
 from ais_bench_prefix_cache.scenario.field_rules import (
     API_KEY_PHRASE,
@@ -41,7 +42,6 @@ from ais_bench_prefix_cache.scenario.model import (
     RunConfig,
     Scenario,
     TokenizerConfig,
-    group_name,
 )
 from ais_bench_prefix_cache.scenario.schema import filled_with_defaults, scenario_schema
 from ais_bench_prefix_cache.scenario.strict_json import read_json_object

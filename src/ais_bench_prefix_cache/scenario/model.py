@@ -242,8 +242,3 @@ class Scenario:
     def seed_tokens(self) -> int:
         """Tokens of each request's unique seed."""
         return self.prefix_cache.seed_blocks * self.tokenizer.block_size
-
-
-def group_name(group: int) -> str:
-    """The public id of a group: ``group-0`` …"""
-    return f"group-{group}"

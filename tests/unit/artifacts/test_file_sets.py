@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from ais_bench_prefix_cache.artifacts.writing import FileSet, claimed, update_analysis, write_document
-from ais_bench_prefix_cache.cli import Terminated
-from ais_bench_prefix_cache.errors import ArtifactError
+from ais_bench_prefix_cache.errors import ArtifactError, Terminated
 
 
 def test_records_say_what_lies_on_the_disk(tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""How long the commands that should answer at once take, beside ``python -c pass`` of the same interpreter."""
+
+from __future__ import annotations
+
+from measuring import (
+    PROGRAM,
+    in_turns,
+    newest_manifest,
+    parse_data_arguments,
+    print_bars,
+    ratio,
+    run,
+    scratch_directory,
+    seconds,
+    verdict,
+    warmup_sections,
+    write_scenario,
+)
+
+HELP_BAR, VALIDATE_BAR = 2.5, 4.0
+
+
+def main() -> None:
+    arguments = parse_data_arguments(
+        __doc__,
+        lambda parser: parser.add_argument("--times", type=int, default=25, help="turns (default: %(default)s)"),
+    )
+    with scratch_directory() as directory:
+        scenario = write_scenario(directory, "small", arguments.data, **warmup_sections(20, tokens=512, groups=2))
+        run([*PROGRAM, "prepare", "--mode", "text", "--scenario", scenario])
+        manifest = newest_manifest(directory, "small")
+        nothing, help_text, validate = in_turns(
+            lambda: run([PROGRAM[0], "-c", "pass"]),
+            lambda: run([*PROGRAM, "--help"]),
+            lambda: run([*PROGRAM, "validate", "--manifest", manifest]),
+            times=arguments.times,
+        )
+    print("| command | processor | wall |\n|---|---|---|")
+    commands = (("python -c pass", nothing), ("--help", help_text), ("validate, 20 prompts of 512 tokens", validate))
+    for label, runs in commands:
+        print(f"| {label} | {1000 * seconds(runs, 'cpu'):.0f} ms | {1000 * seconds(runs, 'wall'):.0f} ms |")
+    print_bars(
+        [
+            f"| `--help` / `python -c pass`, processor | {verdict(ratio(help_text, nothing, 'cpu'), HELP_BAR)} |",
+            f"| `validate` / `python -c pass`, processor | {verdict(ratio(validate, nothing, 'cpu'), VALIDATE_BAR)} |",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    main()
