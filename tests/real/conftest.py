@@ -34,7 +34,8 @@ KINDS = {
     # vLLM starts as many API processes as engines.
     "two-engines": ServerKind(engines=2),
     "two-engines-one-api-process-bos": ServerKind(engines=2, adds_bos=True, options=("--api-server-count", "1")),
-    "forty-blocks": ServerKind(options=("--num-gpu-blocks-override", "40")),
+    # vLLM refuses a cache that cannot hold one request of max_model_len tokens.
+    "forty-blocks": ServerKind(options=("--num-gpu-blocks-override", "40", "--max-model-len", "1024")),
     "bare": ServerKind(start={"developer_mode": False, "tells_cached_tokens": False}),
     "no-prefix-caching": ServerKind(options=("--no-enable-prefix-caching",)),
     "no-log-stats": ServerKind(options=("--disable-log-stats",)),
