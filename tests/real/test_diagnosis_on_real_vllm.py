@@ -190,8 +190,24 @@ def test_a_reset_that_reaches_the_idle_rank_only(server: Any, scenario_for: Any,
 
 
 @pytest.mark.parametrize("server", ["forty-blocks"], indirect=True)
-def test_a_cache_too_small_hits_what_was_predicted(server: Any, scenario_for: Any, judge: Any) -> None:
-    judged = judge(scenario_for(server, prefix_cache={"mode": "cold", **EIGHT_GROUPS}))
+@pytest.mark.parametrize(
+    ("prefix_cache", "input_length"),
+    [
+        (EIGHT_GROUPS, {"mode": "fixed", "value": 320}),
+        # The end of the one prefix is evicted while only shorter parts of it are shared.
+        (
+            {"target_hit_rate": 0.6, "order": {"strategy": "global_shuffle"}},
+            {"mode": "truncated_normal", "min": 96, "max": 640, "mean": 300, "std": 120},
+        ),
+    ],
+    ids=["eight-groups", "one-group"],
+)
+def test_a_cache_too_small_hits_what_was_predicted(
+    server: Any, scenario_for: Any, judge: Any, prefix_cache: dict[str, Any], input_length: dict[str, Any]
+) -> None:
+    judged = judge(
+        scenario_for(server, prefix_cache={"mode": "cold", **prefix_cache}, requests={"input_length": input_length})
+    )
     assert codes(judged) == {"CACHE_TOO_SMALL"}
     shown = evidence(judged, "CACHE_TOO_SMALL")
     assert shown["capacity_tokens"] == 1280

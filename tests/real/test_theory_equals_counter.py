@@ -77,7 +77,6 @@ OTHER_SERVERS = [
     ("two-engines-one-api-process-bos", Case("cold", 0.6, "input_len_asc", "uniform", "spread", 32, True)),
     # 39 blocks, and 400 pass through: only what nobody needs any more is evicted.
     ("forty-blocks", Case("warmup", 0.6, "interleave", "one", "fixed", 1, True)),
-    ("forty-blocks", Case("cold", 0.6, "global_shuffle", "one", "spread", 1, True)),
 ]
 
 
