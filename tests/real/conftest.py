@@ -239,6 +239,13 @@ def counter_by_engine(text: str, name: str) -> dict[int, int]:
     return {int(engine): int(float(value)) for engine, value in pattern.findall(text)}
 
 
+def counter_by_rank(texts: str | list[str], name: str) -> dict[int, int]:
+    """As :func:`counter_by_engine`; with one text for each port the port's position is the rank."""
+    if isinstance(texts, str):
+        return counter_by_engine(texts, name)
+    return {rank: sum(counter_by_engine(text, name).values()) for rank, text in enumerate(texts)}
+
+
 @pytest.fixture
 def judge(command_line: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> Callable[[Path], Judged]:
     """Prepares, validates (deep) and runs a Scenario through the command line; sums up both sides from raw files."""
@@ -264,12 +271,12 @@ def judge(command_line: Callable[..., subprocess.CompletedProcess[str]], tmp_pat
         after = analysis["runtime"]["metrics_after"]["raw_prometheus"]
         queries, hits = (
             {
-                engine: value - counter_by_engine(before, name).get(engine, 0)
-                for engine, value in counter_by_engine(after, name).items()
+                rank: value - counter_by_rank(before, name).get(rank, 0)
+                for rank, value in counter_by_rank(after, name).items()
             }
             for name in ("prefix_cache_queries", "prefix_cache_hits")
         )
-        counted = {engine: (queries[engine], hits[engine]) for engine in queries}
+        counted = {rank: (queries[rank], hits[rank]) for rank in queries}
         (usage,) = Path(analysis["runtime"]["aisbench"]["exp_dir"]).rglob("*_usage.jsonl")
         requests_seen = {}
         with usage.open(encoding="utf-8") as rows:

@@ -72,6 +72,68 @@ def make_tiny_model(directory: Path, tokenizer_dir: Path, *, architecture: str =
     return directory
 
 
+def make_tiny_llava(directory: Path, tokenizer_dir: Path) -> Path:
+    """A LLaVA whose images of 56x56 pixels are 16 tokens, beside a real tokenizer that gets the token ``<image>``."""
+    make_tiny_model(directory, tokenizer_dir)
+    path = directory / "tokenizer.json"
+    tokenizer = json.loads(path.read_text(encoding="utf-8"))
+    image_token_id = 1 + max(
+        [*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])]
+    )
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokenizer["added_tokens"].append({"id": image_token_id, "content": "<image>", "special": True, **flags})
+    path.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
+
+    text = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    text["vocab_size"] = -(-(image_token_id + 1) // 64) * 64
+    vision = {
+        "model_type": "clip_vision_model",
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "image_size": 56,
+        "patch_size": 14,
+        "projection_dim": 64,
+    }
+    config = {
+        "architectures": ["LlavaForConditionalGeneration"],
+        "model_type": "llava",
+        "image_token_index": image_token_id,
+        "image_seq_length": 16,
+        "projector_hidden_act": "gelu",
+        "vision_feature_layer": -1,
+        "vision_feature_select_strategy": "default",
+        "text_config": text,
+        "vision_config": vision,
+        "torch_dtype": "bfloat16",
+    }
+    processor = {
+        "processor_class": "LlavaProcessor",
+        "image_token": "<image>",
+        "patch_size": 14,
+        "vision_feature_select_strategy": "default",
+        "num_additional_image_tokens": 1,
+    }
+    pixels = {
+        "image_processor_type": "CLIPImageProcessor",
+        "size": {"shortest_edge": 56},
+        "crop_size": {"height": 56, "width": 56},
+        "do_resize": True,
+        "do_center_crop": True,
+        "do_rescale": True,
+        "do_normalize": True,
+        "do_convert_rgb": True,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "processor_class": "LlavaProcessor",
+    }
+    files = {"config.json": config, "processor_config.json": processor, "preprocessor_config.json": pixels}
+    for name, content in files.items():
+        (directory / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
+    return directory
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,23 +15,27 @@ import pytest
 from fault_proxy import Seen, fault_proxy
 from real_vllm import SERVED_MODEL
 
+from ais_bench_prefix_cache.cli import main
+
 pytestmark = pytest.mark.real
 
-CommandLine = Callable[..., subprocess.CompletedProcess[str]]
 EIGHT_GROUPS = {"target_hit_rate": 0.5, "groups": {"count": 8}}
 
 
 @pytest.fixture
-def refusal(command_line: CommandLine, tmp_path: Path) -> Callable[[Path], tuple[set[str], str]]:
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[[Path], tuple[set[str], str]]:
     """Prepares and runs a Scenario that the run must refuse before it sends a formal request."""
 
     def run(scenario: Path) -> tuple[set[str], str]:
-        prepared = json.loads(command_line("prepare", "--mode", "text", "--scenario", scenario, cwd=tmp_path).stdout)
-        finished = command_line("run", "--scenario", scenario, cwd=tmp_path, expect=3)
-        assert finished.stdout == ""
-        assert finished.stderr.splitlines()[-1].endswith("analysis.json is unchanged")
+        capsys.readouterr()
+        assert main(["prepare", "--mode", "text", "--scenario", str(scenario)]) == 0
+        prepared = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert main(["run", "--scenario", str(scenario)]) == 3
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert output.err.splitlines()[-1].endswith("analysis.json is unchanged")
         assert json.loads(Path(prepared["analysis"]).read_text(encoding="utf-8"))["status"] == "prepared"
-        return set(re.findall(r"^error \[(\w+)\]", finished.stderr, re.MULTILINE)), finished.stderr
+        return set(re.findall(r"^error \[(\w+)\]", output.err, re.MULTILINE)), output.err
 
     return run
 

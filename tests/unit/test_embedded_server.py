@@ -199,11 +199,11 @@ def test_parts_of_a_message_are_lines(client: httpx.Client) -> None:
         for content in (parts, "Hello\nthere")
     )
     assert as_parts == as_text
-    image = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}]
-    refused = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": image}]})
+    sound = [{"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}]
+    refused = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": sound}]})
     assert (refused.status_code, refused.json()["error"]["message"]) == (
         400,
-        "This embedded server understands text parts only.",
+        "This embedded server understands text and image_url parts only.",
     )
 
 

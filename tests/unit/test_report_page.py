@@ -71,7 +71,21 @@ def test_bars_share_one_scale():
     assert widths == ["width:100.00%", "width:100.00%", "width:50.00%", "width:0.00%"], "one group alone needs no bars"
 
 
-def test_multimodal_runs_show_performance_only():
-    said = " ".join(_Page(render_report_page(PERFORMANCE, None, run_id="r")).words)
-    assert "E2EL" in said
-    assert "Prefix cache" not in said
+def test_image_runs_show_what_the_server_counted():
+    analysis = {
+        "benchmark_mode": "mm",
+        "actual": {
+            "by_dp": {},
+            "global_queries": 200,
+            "global_hits": 150,
+            "global_hit_rate": 0.75,
+            "mm_cache": {"queries": 10, "hits": 9, "hit_rate": 0.9},
+        },
+        "server_usage": {"requests": 2, "prompt_tokens": 200, "cached_tokens": None},
+        "findings": [],
+        "warnings": [],
+    }
+    said = " ".join(_Page(render_report_page(PERFORMANCE, analysis, run_id="r")).words)
+    for words in ("E2EL", "no theory for images", "75.00%", "150 of 200 tokens", "9 of 10 images"):
+        assert words in said
+    assert "target" not in said

@@ -218,10 +218,34 @@ def test_weights_and_whole_numbers_for_rates(tmp_path: Path) -> None:
 
 
 def test_image_data_sets_know_no_blocks(tmp_path: Path) -> None:
-    document = {"tokenizer": {"block_size": 128}, "requests": {"input_length": {"value": 30}}, "multimodal": {}}
+    document = {
+        "tokenizer": {"block_size": 128},
+        "requests": {"input_length": {"value": 30}},
+        "prefix_cache": {"minimum_non_shared_length": 16},
+        "service": {"inference_url": "http://127.0.0.1:8000/v1/chat/completions"},
+        "multimodal": {"mmmu_parquet_dir": "./MMMU"},
+    }
     with pytest.raises(ScenarioError):
         load(tmp_path, document)
     assert load(tmp_path, document, benchmark_mode="mm").requests.input_length == FixedLength(30)
+    assert load(tmp_path, document, benchmark_mode=None).requests.input_length == FixedLength(30)
+
+
+def test_image_data_sets_say_everything_that_they_lack(tmp_path: Path) -> None:
+    document = {
+        "requests": {"input_length": {"mode": "truncated_normal", "min": 30, "max": 40}},
+        "service": {"inference_url": ["http://a/v1/chat/completions/", "http://b/v1/completions"], "dp_size": 2},
+    }
+    with pytest.raises(ScenarioError) as refusal:
+        load(tmp_path, document, benchmark_mode="mm")
+    assert [str(problem) for problem in refusal.value.problems] == [
+        'scenario.json: requests.input_length.mode: requests with images have a fixed length, not "truncated_normal" '
+        '(allowed: "fixed")',
+        "scenario.json: service.inference_url[1]: images are sent to chat completions "
+        '(allowed: a URL that ends with "/v1/chat/completions")',
+        "scenario.json: multimodal.mmmu_parquet_dir: --mode mm needs it "
+        "(allowed: the directory of the MMMU Parquet files)",
+    ]
 
 
 def test_paths_start_at_the_scenario_file_wherever_the_program_runs(

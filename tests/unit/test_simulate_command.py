@@ -203,7 +203,7 @@ def test_tables_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]
             "the same for all of them (allowed: an unbounded cache, one request at a time, and any routing but "
             "prefix-aware)\n",
         ),
-        (MOONCAKE, ("--blocks", "0"), "error [IMPOSSIBLE_VALUE] num_blocks: is 0 (allowed: 1 or more)\n"),
+        (MOONCAKE, ("--block-size", "0"), "error [IMPOSSIBLE_VALUE] block_size: is 0 (allowed: 1 or more)\n"),
         (
             MOONCAKE,
             ("--blocks", "3"),
@@ -218,8 +218,81 @@ def test_what_cannot_be_replayed(
     assert simulate(rows, *arguments) == (2, message.replace("{file}", str(tmp_path / "requests.jsonl")))
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "kind"),
+    [
+        ("--blocks", "0", "an integer of 1 or more"),
+        ("--export-block-size", "x", "an integer of 1 or more"),
+        ("--block-size", "16;32", "a list of integers such as 16,32,64"),
+    ],
+)
+def test_arguments_that_make_no_sense(
+    option: str, value: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["simulate", str(tmp_path / "any.jsonl"), option, value])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.endswith(f"error: argument {option}: {value!r} is not {kind}\n")
+
+
 def test_a_broken_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "broken.jsonl"
     path.write_text('{"prompt": [1]}\n\n[1]\n')
     assert main(["simulate", str(path)]) == 2
     assert capsys.readouterr().err == "error [BAD_ROW] broken.jsonl line 3: is not a JSON object\n"
+
+
+@pytest.mark.parametrize("mode", ["warmup", "cold"])
+def test_a_prepared_data_set_hits_what_its_theory_says(
+    mode: str, tmp_path: Path, deepseek_tokenizer_dir: Path, gsm8k_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario = tmp_path / "scenario.json"
+    document = {
+        "run": {"run_id": "small", "output_dir": str(tmp_path / "out")},
+        "tokenizer": {"path": str(deepseek_tokenizer_dir), "block_size": 16},
+        "corpus": {"path": str(gsm8k_path)},
+        "requests": {"count": 24, "input_length": {"mode": "fixed", "value": 200}},
+        "prefix_cache": {"mode": mode, "target_hit_rate": 0.5, "groups": {"count": 3}},
+        "service": {"dp_size": 2},
+    }
+    scenario.write_text(json.dumps(document))
+    assert main(["prepare", "--mode", "text", "--scenario", str(scenario)]) == 0
+    files = json.loads(capsys.readouterr().out)
+    arguments = ["--tokenizer", str(deepseek_tokenizer_dir), "--ranks", "2", "--manifest", files["manifest"]]
+    assert main(["simulate", files["full"], *arguments, "--per-request", "--capacity-curve", "--json"]) == 0
+    simulated = json.loads(capsys.readouterr().out)
+    rows = [json.loads(line) for line in Path(files["full"]).read_text(encoding="utf-8").splitlines()]
+    assert [each["hits"] for each in simulated["per_request"]] == [row["theoretical_hit_tokens"] for row in rows]
+    assert simulated["capacity_curve"]["points"][-1]["hits"] == sum(row["theoretical_hit_tokens"] for row in rows)
+    theory = json.loads(Path(files["analysis"]).read_text(encoding="utf-8"))["theory"]
+    assert (simulated["queries"], simulated["hits"]) == (theory["input_tokens"], theory["hit_tokens"])
+    assert {group: share["hits"] for group, share in simulated["by_group"].items()} == {
+        group: share["hit_tokens"] for group, share in theory["groups"].items()
+    }
+
+
+def test_a_warm_up_needs_its_ranks_and_a_tokenizer(
+    tmp_path: Path, deepseek_tokenizer_dir: Path, gsm8k_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario = tmp_path / "scenario.json"
+    document = {
+        "run": {"run_id": "small", "output_dir": str(tmp_path / "out")},
+        "tokenizer": {"path": str(deepseek_tokenizer_dir), "block_size": 16},
+        "corpus": {"path": str(gsm8k_path)},
+        "requests": {"count": 2, "input_length": {"mode": "fixed", "value": 64}},
+        "prefix_cache": {"mode": "warmup", "target_hit_rate": 0.5},
+        "service": {"dp_size": 2},
+    }
+    scenario.write_text(json.dumps(document))
+    assert main(["prepare", "--mode", "text", "--scenario", str(scenario)]) == 0
+    files = json.loads(capsys.readouterr().out)
+    tokens = write(tmp_path / "tokens.jsonl", [{"token_ids": [1, 2, 3]}])
+    assert main(["simulate", str(tokens), "--manifest", files["manifest"]]) == 2
+    assert capsys.readouterr().err == (
+        "error [TOKENIZER_NEEDED] --manifest: its warm-up prompts are texts\n    Give --tokenizer.\n"
+    )
+    options = ["--manifest", files["manifest"], "--tokenizer", str(deepseek_tokenizer_dir)]
+    assert main(["simulate", str(tokens), *options]) == 2
+    assert capsys.readouterr().err == (
+        "error [NO_SUCH_RANK] --ranks: the warm-up plan names rank 1 (allowed: at least 2)\n"
+    )

@@ -18,8 +18,13 @@ from typing import Any
 from ais_bench_prefix_cache.aisbench.environment import MANIFEST_VARIABLE, SCENARIO_VARIABLE, WORK_DIR_VARIABLE
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob
 from ais_bench_prefix_cache.errors import AISBenchError, Problem
+from ais_bench_prefix_cache.scenario.model import BenchmarkMode
 
-BUILT_IN_TEMPLATE = Path(__file__).parent / "templates" / "prefix_cache_perf.py"
+TEMPLATES = Path(__file__).parent / "templates"
+BUILT_IN_TEMPLATES: Mapping[BenchmarkMode, Path] = {
+    "text": TEMPLATES / "prefix_cache_perf.py",
+    "mm": TEMPLATES / "multimodal_perf.py",
+}
 _TEMPLATE_SECONDS = 300.0
 
 _REFUSED_ARGUMENTS = {
@@ -108,7 +113,7 @@ def render_config(job: AISBenchJob, private_dir: Path, environment: Mapping[str,
 
     ``private_dir`` receives intermediate files. Raises :class:`AISBenchError` (``AISBENCH_TEMPLATE_…``).
     """
-    template = job.template_path or BUILT_IN_TEMPLATE
+    template = job.template_path or BUILT_IN_TEMPLATES[job.benchmark_mode]
     variables = _run_template(template, job, private_dir, environment)
     return _complete(variables, template, job, private_dir)
 

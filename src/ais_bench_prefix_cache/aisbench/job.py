@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.scenario.model import Scenario
+from ais_bench_prefix_cache.multimodal.rows import MAX_TOKENS_KEY
+from ais_bench_prefix_cache.scenario.model import BenchmarkMode, Scenario
 
 
 @dataclass(frozen=True)
 class AISBenchJob:
-    """One formal run. Paths are absolute.
+    """One formal run. Paths are absolute. ``full_path`` holds the rows that are sent, for images those of the data set.
 
     Everything that shapes the requests (URLs, model, abbreviations, streaming, batch size) stands in the manifest's
     ``effective_config``, where the template reads it. ``api_key`` goes into the child's environment and nowhere else.
@@ -25,6 +26,7 @@ class AISBenchJob:
     full_path: Path
     work_dir: Path
     request_count: int
+    benchmark_mode: BenchmarkMode = "text"
     api_key: str = field(default="", repr=False)
     template_path: Path | None = None
     extra_args: Mapping[str, Any] = field(default_factory=lambda: {"--num-warmups": 0})
@@ -32,6 +34,11 @@ class AISBenchJob:
     stall_seconds: float = 600.0
     timeout_seconds: float | None = None
     on_progress: Callable[[int, int], None] | None = None
+
+    @property
+    def max_tokens_key(self) -> str:
+        """Where a row says how many tokens its answer has."""
+        return "max_tokens" if self.benchmark_mode == "text" else MAX_TOKENS_KEY
 
 
 @dataclass(frozen=True)
@@ -81,11 +88,14 @@ def job_from_scenario(
     manifest_path: Path,
     full_path: Path,
     request_count: int,
+    benchmark_mode: BenchmarkMode = "text",
     template_path: Path | None = None,
     log_path: Path | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> AISBenchJob:
     """The job that a Scenario and its prepared files ask for; ``template_path`` overrides ``aisbench.config``.
+
+    Templates of the user's own are for text: images always go through the built-in one.
 
     Silence ends a streaming run after ten times ``service.timeout_seconds`` (at least a minute). Without streaming a
     server says nothing until a request is finished: forty times, at least ten minutes.
@@ -99,7 +109,8 @@ def job_from_scenario(
         work_dir=scenario.aisbench.work_dir,
         request_count=request_count,
         api_key=scenario.service.api_key,
-        template_path=template_path or scenario.aisbench.config,
+        benchmark_mode=benchmark_mode,
+        template_path=template_path or scenario.aisbench.config if benchmark_mode == "text" else None,
         extra_args=scenario.aisbench.extra_args,
         log_path=log_path,
         stall_seconds=stall_seconds,

@@ -132,7 +132,7 @@ def run_aisbench(job: AISBenchJob) -> AISBenchResult:
 
 def _expected_max_tokens(job: AISBenchJob) -> list[int]:
     with job.full_path.open(encoding="utf-8") as lines:
-        return [json.loads(line)["max_tokens"] for line in lines]
+        return [json.loads(line)[job.max_tokens_key] for line in lines]
 
 
 def _wait(family: ProcessFamily, job: AISBenchJob, heartbeat: Path) -> int:

@@ -30,11 +30,9 @@ p { color: var(--dim); margin: .3rem 0; }
 """
 
 
-def render_report_page(performance: Mapping[str, Any], analysis: Mapping[str, Any] | None, *, run_id: str) -> str:
-    """HTML of :func:`~.results.performance_report` and, for text data, of the analysis."""
-    parts = [f"<h1>{escape(run_id)}</h1>"]
-    if analysis is not None:
-        parts += _prefix_cache(analysis)
+def render_report_page(performance: Mapping[str, Any], analysis: Mapping[str, Any], *, run_id: str) -> str:
+    """HTML of :func:`~.results.performance_report` and of the analysis."""
+    parts = [f"<h1>{escape(run_id)}</h1>", *_prefix_cache(analysis)]
     metrics: Mapping[str, Mapping[str, Any]] = performance["metrics"]
     columns = list(next(iter(metrics.values()))) if metrics else []
     parts.append("<h2>Performance</h2>")

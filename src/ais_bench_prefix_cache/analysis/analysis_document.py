@@ -30,6 +30,7 @@ _TRAFFIC_FINDINGS = frozenset(
         "AISBENCH_WARMUPS",
         "RETRIES",
         "FOREIGN_TRAFFIC",
+        "CACHE_BYPASSED",
     }
 )
 
@@ -69,7 +70,7 @@ def analyze_run(
         requests = RequestComparison.from_json(previous_analysis["requests"])
     kept_facts = facts
     planned = PlannedTraffic.from_documents(manifest, previous_analysis, columns)
-    early, late = _parse_both(baseline, after, service, facts)
+    early, late = parse_both(baseline, after, service, facts)
     delta = difference(early, late)
     if facts.cache_prediction is None and delta.hits < planned.hit_tokens and columns is not None:
         facts = replace(facts, cache_prediction=_prediction(manifest, columns, planned, late, service))
@@ -99,8 +100,8 @@ def analyze_run(
     document["runtime"] = {
         **kept_runtime,
         FACTS_KEY: kept_facts.as_json(),
-        "metrics_baseline": _snapshot_section(early, baseline),
-        "metrics_after": _snapshot_section(late, after),
+        "metrics_baseline": snapshot_section(early, baseline),
+        "metrics_after": snapshot_section(late, after),
     }
     document["actual"] = dict(comparison.actual)
     document["theory_actual_difference_pp"] = comparison.absolute_difference_pp
@@ -135,7 +136,7 @@ def explain_unusable(
     return diagnose(Evidence(planned, parsed[0], parsed[1], problems=error.problems, facts=facts))
 
 
-def _parse_both(
+def parse_both(
     baseline: SnapshotTexts, after: SnapshotTexts, service: ServiceConfig, facts: RunFacts
 ) -> tuple[MetricsSnapshot, MetricsSnapshot]:
     """Both looks; the problems of both at once."""
@@ -202,7 +203,7 @@ def _with_suggestions(warning: dict[str, Any], findings: Sequence[Finding]) -> d
     }
 
 
-def _snapshot_section(snapshot: MetricsSnapshot, looks: SnapshotTexts) -> dict[str, Any]:
+def snapshot_section(snapshot: MetricsSnapshot, looks: SnapshotTexts) -> dict[str, Any]:
     """``runtime.metrics_baseline`` and ``metrics_after``. Several ports: ``raw_prometheus`` is a list of texts."""
     return {
         "server": snapshot.family,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ais_bench_prefix_cache.analysis.difference import CounterDelta
-from ais_bench_prefix_cache.analysis.planned_traffic import PlannedTraffic
+from ais_bench_prefix_cache.analysis.difference import CounterDelta, RankDelta
+from ais_bench_prefix_cache.analysis.planned_traffic import PlannedShare, PlannedTraffic
 from ais_bench_prefix_cache.scenario.model import ValidationConfig
 
 
@@ -33,23 +33,16 @@ def compare(planned: PlannedTraffic, delta: CounterDelta, validation: Validation
     signed = (delta.hit_rate - planned.hit_rate) * 100
     exact = delta.queries_source != "blocks"
     queries_difference = delta.queries - planned.input_tokens
-    actual: dict[str, Any] = {
-        "by_dp": {}
-        if delta.whole_server
-        else {str(rank): _rank(planned, delta, rank) for rank in sorted(delta.by_rank)},
-        "global_queries": delta.queries,
-        "global_hits": delta.hits,
-        "global_hit_rate": delta.hit_rate,
+    actual = counted_section(delta)
+    for rank, share in planned.by_rank.items():
+        if str(rank) in actual["by_dp"]:
+            actual["by_dp"][str(rank)] |= _expected(delta.by_rank[rank], share)
+    actual |= {
         "expected_queries": planned.input_tokens,
         "expected_hits": planned.hit_tokens,
         "queries_difference": queries_difference,
         "hits_difference": delta.hits - planned.hit_tokens,
-        "queries_source": delta.queries_source,
     }
-    external_hits = delta.total("external_hits")
-    if external_hits is not None:
-        actual["external_tier"] = {"queries": delta.total("external_queries"), "hits": external_hits}
-
     warnings: list[dict[str, Any]] = []
     if abs(signed) > validation.actual_warning_pp:
         warnings.append(
@@ -79,21 +72,37 @@ def compare(planned: PlannedTraffic, delta: CounterDelta, validation: Validation
     return Comparison(actual, signed, tuple(warnings))
 
 
-def _rank(planned: PlannedTraffic, delta: CounterDelta, rank: int) -> dict[str, Any]:
-    counted = delta.by_rank[rank]
-    entry: dict[str, Any] = {
+def counted_section(delta: CounterDelta) -> dict[str, Any]:
+    """``analysis.actual`` as far as no theory is needed for it."""
+    section: dict[str, Any] = {
+        "by_dp": {}
+        if delta.whole_server
+        else {str(rank): _rank(delta.by_rank[rank]) for rank in sorted(delta.by_rank)},
+        "global_queries": delta.queries,
+        "global_hits": delta.hits,
+        "global_hit_rate": delta.hit_rate,
+        "queries_source": delta.queries_source,
+    }
+    external_hits = delta.total("external_hits")
+    if external_hits is not None:
+        section["external_tier"] = {"queries": delta.total("external_queries"), "hits": external_hits}
+    return section
+
+
+def _rank(counted: RankDelta) -> dict[str, Any]:
+    return {
         "engine": counted.engine,
         "queries": counted.queries,
         "hits": counted.hits,
         "hit_rate": counted.hit_rate,
         "kv_cache_usage": counted.kv_cache_usage,
     }
-    share = planned.by_rank.get(rank)
-    if share is not None:
-        entry |= {
-            "expected_queries": share.input_tokens,
-            "expected_hits": share.hit_tokens,
-            "queries_difference": counted.queries - share.input_tokens,
-            "hits_difference": counted.hits - share.hit_tokens,
-        }
-    return entry
+
+
+def _expected(counted: RankDelta, share: PlannedShare) -> dict[str, Any]:
+    return {
+        "expected_queries": share.input_tokens,
+        "expected_hits": share.hit_tokens,
+        "queries_difference": counted.queries - share.input_tokens,
+        "hits_difference": counted.hits - share.hit_tokens,
+    }

@@ -86,6 +86,15 @@ class Evidence:
             return 0
         return self.delta.queries - self.planned.input_tokens
 
+    @property
+    def bypassed_tokens(self) -> int:
+        """Prompt tokens that were processed without asking the cache; 0 where that cannot be told."""
+        delta = self.delta
+        prompt_tokens = None if delta is None else delta.total("prompt_tokens")
+        if delta is None or prompt_tokens is None or delta.unit != "tokens" or delta.total("preemptions"):
+            return 0
+        return max(0, prompt_tokens - delta.queries)
+
 
 def diagnose(evidence: Evidence) -> list[Finding]:
     """Every finding that the evidence supports, the gravest first."""
@@ -340,6 +349,9 @@ def _traffic(evidence: Evidence) -> Iterator[Finding]:
     requests = evidence.requests
     if delta is None:
         return
+    if excess < 0:
+        # What went past the cache is not missing; CACHE_BYPASSED tells of it.
+        excess = min(0, excess + evidence.bypassed_tokens)
     each = requests.prompt_token_excess if requests is not None else None
     numbers: dict[str, Any] = {
         "planned_queries": planned.input_tokens,
@@ -384,7 +396,8 @@ def _traffic(evidence: Evidence) -> Iterator[Finding]:
     if evidence.facts.aisbench_warmups is not None:
         numbers["aisbench_warmups"] = evidence.facts.aisbench_warmups
     warmups = _as_first_requests(excess, extra, planned.first_input_tokens)
-    if warmups is not None:
+    # Known to send none, AISBench is not to blame for a number that fits.
+    if warmups is not None and evidence.facts.aisbench_warmups != 0:
         yield Finding(
             "AISBENCH_WARMUPS",
             "error",
@@ -460,18 +473,14 @@ def _failures(evidence: Evidence) -> dict[str, int]:
 
 
 def _bypassed(evidence: Evidence) -> Iterator[Finding]:
-    delta = evidence.delta
-    prompt_tokens = None if delta is None else delta.total("prompt_tokens")
-    if delta is None or prompt_tokens is None or delta.unit != "tokens" or prompt_tokens <= delta.queries:
-        return
-    if delta.total("preemptions"):
+    delta, tokens = evidence.delta, evidence.bypassed_tokens
+    if delta is None or not tokens:
         return
     yield Finding(
         "CACHE_BYPASSED",
-        "warning",
-        f"{prompt_tokens - delta.queries} prompt tokens were processed without asking the prefix cache, as requests "
-        "with prompt_logprobs are",
-        {"prompt_tokens": prompt_tokens, "counted_queries": delta.queries},
+        "error" if evidence.hits_short > 0 else "warning",
+        f"{tokens} prompt tokens were processed without asking the prefix cache, as requests with prompt_logprobs are",
+        {"prompt_tokens": delta.queries + tokens, "counted_queries": delta.queries},
         "Send no prompt_logprobs, echo with logprobs or pooling requests while measuring.",
     )
 
@@ -709,7 +718,7 @@ _RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     _asleep,
     _disagreement,
 )
-_NOT_EXPLAINING = frozenset({"COUNTERS_DISAGREE", "BLOCK_COUNTERS", "CACHE_BYPASSED"})
+_NOT_EXPLAINING = frozenset({"COUNTERS_DISAGREE", "BLOCK_COUNTERS"})
 """Findings that may stand beside a shortfall of hits without being its reason."""
 
 _PROBLEM_FINDINGS: Mapping[str, tuple[str, str]] = {

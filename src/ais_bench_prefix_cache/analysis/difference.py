@@ -31,6 +31,8 @@ class RankDelta:
     preemptions: int | None = None
     requests: int | None = None
     speculative_drafts: int | None = None
+    mm_queries: int | None = None
+    mm_hits: int | None = None
     kv_cache_usage: float | None = None
 
     @property
@@ -154,6 +156,8 @@ def _rank_delta(early: EngineCounters, late: EngineCounters, factor: int, querie
         preemptions=_minus(late.preemptions, early.preemptions),
         requests=_minus(late.requests, early.requests),
         speculative_drafts=_minus(late.speculative_drafts, early.speculative_drafts),
+        mm_queries=_minus(late.mm_queries, early.mm_queries),
+        mm_hits=_minus(late.mm_hits, early.mm_hits),
         kv_cache_usage=late.kv_cache_usage,
     )
 

@@ -47,6 +47,8 @@ _COUNTERS: Mapping[ServerFamily, Mapping[str, str]] = {
         "preemptions": "num_preemptions",
         "requests": "request_success",
         "speculative_drafts": "spec_decode_num_drafts",
+        "mm_queries": "mm_cache_queries",
+        "mm_hits": "mm_cache_hits",
     },
     "sglang": {"queries": "prompt_tokens", "hits": "cached_tokens", "requests": "num_requests"},
     "lmdeploy": {"queries": "prompt_tokens", "hits": "cached_tokens"},
@@ -116,7 +118,7 @@ class EngineCounters:
 
     ``source`` is the number of the text that shows the engine. ``hits_shown`` is False where the server has not shown
     the hits series yet and 0 stands for it. ``external_*`` is the tier of a KV connector (or SGLang's host and storage
-    sources), never a part of ``hits``.
+    sources), never a part of ``hits``; ``mm_*`` counts images and the like in the front end's own cache.
     """
 
     rank: int
@@ -133,6 +135,8 @@ class EngineCounters:
     preemptions: int | None = None
     requests: int | None = None
     speculative_drafts: int | None = None
+    mm_queries: int | None = None
+    mm_hits: int | None = None
     running: int | None = None
     waiting: int | None = None
     asleep: bool | None = None
@@ -380,7 +384,14 @@ class _TextReader:
             hits = 0
         optional = {
             key: counter(key)
-            for key in ("prompt_tokens_cached", "preemptions", "requests", "speculative_drafts")
+            for key in (
+                "prompt_tokens_cached",
+                "preemptions",
+                "requests",
+                "speculative_drafts",
+                "mm_queries",
+                "mm_hits",
+            )
             if key in _COUNTERS[self.family]
         }
         if problems:

@@ -126,15 +126,7 @@ def prepared_manifest(
             "benchmark_mode": "text",
             **identity,
             "corpus_sha256": corpus_sha256,
-            "tokenizer": {
-                "path": tokenizer["path"],
-                "revision": tokenizer["revision"],
-                "class": tokenizer["class"],
-                "vocab_size": tokenizer["vocab_size"],
-                "special_token_ids": tokenizer["special_token_ids"],
-                "block_size": scenario.block_size,
-                "fingerprint_sha256": tokenizer["fingerprint_sha256"],
-            },
+            "tokenizer": tokenizer_section(tokenizer, "text", scenario.block_size),
             "requests": requests_section(theory),
             "prefix_cache": prefix_cache_section(theory, trajectory, scenario.validation.target_warning_pp),
             "groups": groups_section(theory, prefixes),
@@ -144,6 +136,18 @@ def prepared_manifest(
             "artifacts": artifacts_section(artifacts),
         }
     )
+
+
+def tokenizer_keys(benchmark_mode: str) -> tuple[str, ...]:
+    """The keys of ``manifest.tokenizer``: image data sets have no blocks."""
+    block_size = ("block_size",) if benchmark_mode == "text" else ()
+    return ("path", "revision", "class", "vocab_size", "special_token_ids", *block_size, "fingerprint_sha256")
+
+
+def tokenizer_section(identity: Mapping[str, Any], benchmark_mode: str, block_size: int) -> dict[str, Any]:
+    """``manifest.tokenizer`` from a tokenizer's identity."""
+    known = {**identity, "block_size": block_size}
+    return {key: known[key] for key in tokenizer_keys(benchmark_mode)}
 
 
 def requests_section(theory: Theory) -> dict[str, Any]:
@@ -172,8 +176,9 @@ def dp_section(mode: str, dp_size: int) -> dict[str, Any]:
 def artifacts_section(records: Mapping[str, FileRecord]) -> dict[str, Any]:
     """``manifest.artifacts``. The analysis carries ``sha256_at_prepare``: run and analyze rewrite it."""
     section: dict[str, Any] = {}
-    for key in ("full", "requests"):
-        record = records[key]
+    for key, record in records.items():
+        if key == "analysis":
+            continue
         section[key] = {
             "name": record.path.name,
             "path": str(record.path),

@@ -4,6 +4,8 @@
 
     ./outputs/a_20260825_123456/log/a_20260825_123456.<command>.log
     ./outputs/a_20260825_123456/result/a_20260825_123456.{full.jsonl,requests.jsonl,manifest.json,analysis.json}
+
+An image data set has ``<run id>.<image scenario>.requests.jsonl`` in place of the two row files.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ LATEST_ADVANCE_SECONDS = 3600
 """How far ahead of the clock a directory name may be when commands start faster than one a second."""
 
 ManifestStatus = Literal["inspected", "prepared"]
+IMAGE_SCENARIO_NAMES = ("single_1080p", "multi_720p_5")
 
 
 class RunPaths(NamedTuple):
@@ -104,6 +107,15 @@ class RunPaths(NamedTuple):
     def requests(self) -> Path:
         return self.result_dir / f"{self.run_id}.requests.jsonl"
 
+    def image_requests(self, image_scenario: str) -> Path:
+        """The rows of an image data set."""
+        return self.result_dir / f"{self.run_id}.{image_scenario}.requests.jsonl"
+
+    @property
+    def data_files(self) -> tuple[Path, ...]:
+        """Every file that a data set of either kind may have beside its manifest."""
+        return (self.full, self.requests, self.analysis, *map(self.image_requests, IMAGE_SCENARIO_NAMES))
+
     @property
     def manifest(self) -> Path:
         return self.result_dir / f"{self.run_id}{MANIFEST_SUFFIX}"
@@ -145,12 +157,18 @@ class ManifestSearch(NamedTuple):
 
 
 def find_manifest(
-    output_dir: Path, base_run_id: str, scenario_sha256: str, statuses: tuple[ManifestStatus, ...]
+    output_dir: Path,
+    base_run_id: str,
+    scenario_sha256: str,
+    statuses: tuple[ManifestStatus, ...],
+    *,
+    benchmark_mode: str | None = None,
 ) -> ManifestSearch:
     """The newest manifest beside ``output_dir`` that was made from exactly this Scenario, in one of ``statuses``.
 
-    A manifest fits when its schema version, status, time stamp, run and output names and Scenario digest do. One that
-    was made from an earlier edition of the Scenario is passed over silently, a damaged or foreign one with a note.
+    ``benchmark_mode`` passes over data sets of the other mode. A manifest fits when its schema version, status, time
+    stamp, run and output names and Scenario digest do. One that was made from an earlier edition
+    of the Scenario is passed over silently, a damaged or foreign one with a note.
     """
     from ais_bench_prefix_cache.artifacts.manifest import read_manifest
 
@@ -169,6 +187,8 @@ def find_manifest(
             notes.append(f"passed over {paths.manifest}: {error.strerror or error}")
             continue
         if document["scenario_sha256"] != scenario_sha256 or document["status"] not in statuses:
+            continue
+        if benchmark_mode is not None and document.get("benchmark_mode", benchmark_mode) != benchmark_mode:
             continue
         if document["run_id"] != paths.run_id or _output_name(document) != directory.name:
             notes.append(f"passed over {paths.manifest}: it was made for another run or output directory")

@@ -171,7 +171,7 @@ def verify_trace_data_set(manifest_path: Path) -> VerifiedDataSet:
     """Verify files, rows and sums. Raises :class:`ArtifactError` with everything that is wrong."""
     paths = RunPaths.of_manifest(manifest_path)
     manifest = read_manifest(paths.manifest)
-    hashes = verifying.FileHashes(paths)
+    hashes = verifying.FileHashes({"full": paths.full, "requests": paths.requests})
     findings = Findings()
     analysis, content = read_document(paths.analysis, what="analysis")
     findings.extend(digest_problems(paths.analysis, analysis, content, what="analysis"))

@@ -82,15 +82,20 @@ def verify_data_set(manifest_path: Path) -> VerifiedDataSet:
     problems = manifest_format.identity_problems(paths.manifest, manifest) or _kind_problems(paths, manifest)
     if problems:
         raise ArtifactError(problems)
+    if manifest["benchmark_mode"] == "mm":
+        from ais_bench_prefix_cache.multimodal.verifying import verify_image_data_set
+
+        return verify_image_data_set(paths, manifest, content)
     findings = Findings()
     findings.extend(digest_problems(paths.manifest, manifest, content, what="manifest"))
-    _check_manifest_form(paths, manifest, findings)
-    hashes = FileHashes(paths)
+    check_manifest_form(paths, manifest, manifest_format.PREPARED_KEYS, findings)
+    files = {"full": paths.full, "requests": paths.requests}
+    hashes = FileHashes(files)
     rules = _row_rules(paths, manifest, findings)
     theory, rows = None, 0
     if rules is not None:
         theory, rows = _check_row_files(paths, rules, findings)
-    _check_artifacts_section(paths, manifest, hashes.results(findings), rows if theory else None, findings)
+    check_artifacts_section(paths, manifest, files, hashes.results(findings), rows if theory else None, findings)
     if rules is not None and theory is not None:
         _check_claims(paths, manifest, rules, theory, findings)
     analysis = _check_analysis(paths, manifest, theory, findings)
@@ -113,8 +118,6 @@ def _kind_problems(paths: RunPaths, manifest: Mapping[str, Any]) -> list[Problem
     if mode == "distribution":
         message = "this is a data set of the command distribution; it has no ranks, warm-up or analysis"
         return [Problem("DISTRIBUTION", where, message, hint="Of this kind, validate checks the files.")]
-    if mode == "mm":
-        return [Problem("MULTIMODAL", where, "multimodal data sets are not available yet in this version")]
     if mode == "trace":
         return [
             Problem(
@@ -124,15 +127,16 @@ def _kind_problems(paths: RunPaths, manifest: Mapping[str, Any]) -> list[Problem
                 hint="Only validate reads it; send its requests with a client that keeps the times of full.jsonl.",
             )
         ]
-    if mode != "text":
+    if mode not in ("text", "mm"):
         return [Problem("WRONG_VALUE", f"{where}: benchmark_mode", f"it says {shown(mode)}", allowed="'text' or 'mm'")]
     return []
 
 
-def _check_manifest_form(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> None:
-    """Keys, and everything in the manifest that rows cannot prove: names, digests, the configuration's own digest."""
+def check_manifest_form(
+    paths: RunPaths, manifest: Mapping[str, Any], expected: tuple[str, ...], findings: Findings
+) -> None:
+    """The ``expected`` keys, and everything that rows cannot prove: names, digests, the configuration's own digest."""
     where = paths.manifest.name
-    expected = manifest_format.PREPARED_KEYS
     if tuple(manifest) != expected:
         missing = [key for key in expected if key not in manifest]
         unknown = [key for key in manifest if key not in expected]
@@ -153,7 +157,7 @@ def _check_manifest_form(paths: RunPaths, manifest: Mapping[str, Any], findings:
     if not isinstance(manifest.get("plugin_version"), str):
         findings.add("WRONG_TYPE", f"{where}: plugin_version", "it is not a string")
     tokenizer = manifest.get("tokenizer")
-    keys = ("path", "revision", "class", "vocab_size", "special_token_ids", "block_size", "fingerprint_sha256")
+    keys = manifest_format.tokenizer_keys(manifest["benchmark_mode"])
     if not isinstance(tokenizer, dict) or tuple(tokenizer) != keys:
         findings.add("MISSING_KEY", f"{where}: tokenizer", "it does not have its keys", allowed=", ".join(keys))
         return
@@ -165,14 +169,14 @@ def _check_manifest_form(paths: RunPaths, manifest: Mapping[str, Any], findings:
         findings.add("WRONG_TYPE", f"{where}: tokenizer.vocab_size", "it is not a whole number")
     configured = config.get("tokenizer")
     configured = configured if isinstance(configured, dict) else {}
-    for key in ("path", "revision", "block_size"):
-        _compare(configured.get(key), tokenizer[key], f"{where}: tokenizer.{key}", findings)
+    for key in ("path", "revision", "block_size") if "block_size" in keys else ("path", "revision"):
+        compare_exactly(configured.get(key), tokenizer[key], f"{where}: tokenizer.{key}", findings)
 
 
 def _row_rules(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> RowRules | None:
     """What the configuration says about rows; None, with findings, where it has no usable values."""
     where = f"{paths.manifest.name}: effective_config"
-    config = _Reader(manifest["effective_config"], where, findings)
+    config = ConfigReader(manifest["effective_config"], where, findings)
     mode = config.choice("prefix_cache.mode", ("warmup", "cold"))
     block_size = config.count("tokenizer.block_size", 1)
     seed_blocks = config.count("prefix_cache.seed_blocks", 1)
@@ -232,16 +236,17 @@ def _check_row_files(paths: RunPaths, rules: RowRules, findings: Findings) -> tu
         return None, 0  # the file's hash reports it
 
 
-def _check_artifacts_section(
+def check_artifacts_section(
     paths: RunPaths,
     manifest: Mapping[str, Any],
+    row_files: Mapping[str, Path],
     hashes: Mapping[str, tuple[int, str]],
     rows: int | None,
     findings: Findings,
 ) -> None:
     """Names, sizes and digests that the manifest records against the files. ``rows`` is None where nobody counted."""
     where = f"{paths.manifest.name}: artifacts"
-    files = {"full": paths.full, "requests": paths.requests, "analysis": paths.analysis}
+    files = {**row_files, "analysis": paths.analysis}
     artifacts = manifest.get("artifacts")
     if not isinstance(artifacts, dict) or tuple(artifacts) != tuple(files):
         findings.add("MISSING_KEY", where, "it does not have its keys", allowed=", ".join(files))
@@ -252,7 +257,7 @@ def _check_artifacts_section(
         if not isinstance(entry, dict) or tuple(entry) != keys:
             findings.add("MISSING_KEY", place, "it does not have its keys", allowed=", ".join(keys))
             continue
-        _compare(path.name, entry["name"], f"{place}.name", findings)
+        compare_exactly(path.name, entry["name"], f"{place}.name", findings)
         if not isinstance(entry["path"], str) or Path(entry["path"]).name != path.name:
             findings.add("WRONG_VALUE", f"{place}.path", f"it says {shown(entry['path'])}", allowed=f"…/{path.name}")
         if key == "analysis":
@@ -273,7 +278,7 @@ def _check_claims(
     """The manifest's figures against the rows."""
     where = paths.manifest.name
     config = manifest["effective_config"]
-    _compare(_value_at(config, "requests.count"), theory.requests, f"{paths.full.name}: number of rows", findings)
+    compare_exactly(value_in(config, "requests.count"), theory.requests, f"{paths.full.name}: number of rows", findings)
     if not theory.requests:
         return
     trajectory = _trajectory(manifest)
@@ -297,7 +302,7 @@ def _check_claims(
     else:
         expected["warmup"] = warmup_section(rules.mode, rules.dp_size, warmup_prompts)
     for key, section in expected.items():
-        _compare(section, manifest.get(key), f"{where}: {key}", findings)
+        compare_exactly(section, manifest.get(key), f"{where}: {key}", findings)
 
 
 def _trajectory(manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -336,6 +341,19 @@ def _check_analysis(
 ) -> dict[str, Any]:
     """The analysis against its own digest, against the manifest, and its theory against the rows."""
     where = paths.analysis.name
+    analysis = check_analysis_form(paths, manifest, findings)
+    trajectory = _trajectory(manifest)
+    if theory is None or not theory.requests or trajectory is None or not analysis:
+        return analysis
+    warning_pp = manifest["effective_config"]["validation"]["target_warning_pp"]
+    expected = analysis_document(paths.run_id, theory, trajectory, warning_pp)
+    check_analysis_claims(expected, analysis, where, findings)
+    return analysis
+
+
+def check_analysis_form(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
+    """The analysis against its own digest and against the manifest's; empty where it cannot be read."""
+    where = paths.analysis.name
     try:
         analysis, content = read_document(paths.analysis, what="analysis")
     except ArtifactError as error:
@@ -353,11 +371,14 @@ def _check_analysis(
         if entry.get("sha256_at_prepare") != digest or entry.get("bytes") != len(content):
             message = f"its SHA-256 is {digest}, the manifest says {shown(entry.get('sha256_at_prepare'))}"
             findings.add("FILE_HASH", where, message)
-    trajectory = _trajectory(manifest)
-    if theory is None or not theory.requests or trajectory is None:
-        return analysis
-    warning_pp = manifest["effective_config"]["validation"]["target_warning_pp"]
-    expected = analysis_document(paths.run_id, theory, trajectory, warning_pp)
+    return analysis
+
+
+def check_analysis_claims(
+    expected: Mapping[str, Any], analysis: Mapping[str, Any], where: str, findings: Findings
+) -> None:
+    """What ``prepare`` must have written, ``expected``, against an analysis of any status."""
+    status = analysis.get("status")
     found = {key: value for key, value in analysis.items() if key != "content_sha256"}
     if status != "prepared":
         # run and analyze add keys and warnings; what prepare said must still be there.
@@ -368,15 +389,14 @@ def _check_analysis(
             found["validation"]["status"] = expected["validation"]["status"]
         if isinstance(found.get("warnings"), list):
             found["warnings"] = [warning for warning in found["warnings"] if warning in expected["warnings"]]
-    _compare(expected, found, where, findings)
-    return analysis
+    compare_exactly(dict(expected), found, where, findings)
 
 
 def _only(value: Any, keys: Mapping[str, Any]) -> Any:
     return {key: value[key] for key in keys if key in value} if isinstance(value, dict) else value
 
 
-def _compare(expected: Any, found: Any, where: str, findings: Findings) -> None:
+def compare_exactly(expected: Any, found: Any, where: str, findings: Findings) -> None:
     """Report every place in which ``found`` is not exactly ``expected``, types included."""
     if isinstance(expected, dict) and isinstance(found, dict):
         for key, value in expected.items():
@@ -384,7 +404,7 @@ def _compare(expected: Any, found: Any, where: str, findings: Findings) -> None:
             if key not in found:
                 findings.add("MISSING_KEY", place, "it is missing", allowed=shown(value))
             else:
-                _compare(value, found[key], place, findings)
+                compare_exactly(value, found[key], place, findings)
         for key in found:
             if key not in expected:
                 place = f"{where}.{key}" if ":" in where else f"{where}: {key}"
@@ -393,7 +413,7 @@ def _compare(expected: Any, found: Any, where: str, findings: Findings) -> None:
             findings.add("KEY_ORDER", where, "its keys are not in their order", allowed=", ".join(expected))
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         for index, (value, claimed) in enumerate(zip(expected, found, strict=True)):
-            _compare(value, claimed, f"{where}[{index}]", findings)
+            compare_exactly(value, claimed, f"{where}[{index}]", findings)
     elif type(expected) is not type(found) or expected != found:
         findings.add("WRONG_VALUE", where, f"it says {shown(found)}", allowed=shown(expected))
 
@@ -401,22 +421,22 @@ def _compare(expected: Any, found: Any, where: str, findings: Findings) -> None:
 class FileHashes:
     """Sizes and SHA-256 of the row files, computed beside the check of their rows (hashing releases the GIL)."""
 
-    def __init__(self, paths: RunPaths) -> None:
+    def __init__(self, files: Mapping[str, Path]) -> None:
         self._results: dict[str, tuple[int, str]] = {}
         self._errors: list[Problem] = []
-        self._thread = threading.Thread(target=self._run, args=(paths,), daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(dict(files),), daemon=True)
         self._thread.start()
 
     def results(self, findings: Findings) -> dict[str, tuple[int, str]]:
-        """Size and digest under ``full`` and ``requests``; a file that cannot be read is reported and left out."""
+        """Size and digest under each file's key; a file that cannot be read is reported and left out."""
         self._thread.join()
         findings.extend(self._errors)
         return self._results
 
-    def _run(self, paths: RunPaths) -> None:
-        for key, path in (("full", paths.full), ("requests", paths.requests)):
+    def _run(self, files: Mapping[str, Path]) -> None:
+        for key, path in files.items():
             try:
-                self._results[key] = _size_and_sha256(path)
+                self._results[key] = size_and_sha256(path)
             except FileNotFoundError:
                 self._errors.append(Problem("MISSING_FILE", str(path), "the file does not exist"))
             except OSError as error:
@@ -424,7 +444,7 @@ class FileHashes:
                 self._errors.append(Problem("UNREADABLE_FILE", str(path), f"it cannot be read: {reason}"))
 
 
-def _size_and_sha256(path: Path) -> tuple[int, str]:
+def size_and_sha256(path: Path) -> tuple[int, str]:
     digest, size = hashlib.sha256(), 0
     buffer = memoryview(bytearray(READ_BYTES))
     with path.open("rb", buffering=0) as stream:
@@ -434,7 +454,7 @@ def _size_and_sha256(path: Path) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-class _Reader:
+class ConfigReader:
     """Reads values out of the effective configuration; ``sound`` turns False at the first unusable one."""
 
     def __init__(self, config: Mapping[str, Any], where: str, findings: Findings) -> None:
@@ -444,26 +464,26 @@ class _Reader:
         self.sound = True
 
     def count(self, path: str, minimum: int) -> int:
-        value = _value_at(self._config, path)
+        value = value_in(self._config, path)
         if is_count(value) and minimum <= value <= LARGEST_COUNT:
             return value
         self._unusable(path, value, f"a whole number from {minimum} to {LARGEST_COUNT}")
         return 0
 
     def number(self, path: str, low: float, high: float) -> float:
-        value = _value_at(self._config, path)
+        value = value_in(self._config, path)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
             return float(value)
         self._unusable(path, value, f"a number from {low} to {high}")
         return 0.0
 
     def text(self, path: str) -> None:
-        value = _value_at(self._config, path)
+        value = value_in(self._config, path)
         if not isinstance(value, str):
             self._unusable(path, value, "a string")
 
     def choice(self, path: str, allowed: tuple[Any, ...]) -> Any:
-        value = _value_at(self._config, path)
+        value = value_in(self._config, path)
         if any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
             return value
         self._unusable(path, value, ", ".join(map(repr, allowed)))
@@ -474,7 +494,7 @@ class _Reader:
         self._findings.add("WRONG_TYPE", f"{self._where}.{path}", f"it says {shown(value)}", allowed=allowed)
 
 
-def _value_at(config: Mapping[str, Any], path: str) -> Any:
+def value_in(config: Mapping[str, Any], path: str) -> Any:
     value: Any = config
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None

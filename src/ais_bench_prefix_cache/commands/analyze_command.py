@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``analyze``; returns the exit code."""
     from ais_bench_prefix_cache.analysis.analysis_document import analyze_run, explain_unusable
+    from ais_bench_prefix_cache.analysis.image_analysis import analyze_image_run
     from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
     from ais_bench_prefix_cache.artifacts.paths import RunPaths
     from ais_bench_prefix_cache.artifacts.rows import read_full_rows
@@ -66,18 +67,30 @@ def execute(arguments: argparse.Namespace) -> int:
         log.info("analyze: %s rows verified; baseline %s, after %s", data_set.rows, baseline.names, after.names)
         effective = data_set.manifest["effective_config"]
         service, validation = service_from_effective(effective), validation_from_effective(effective)
+        images = data_set.manifest["benchmark_mode"] == "mm"
         try:
-            document = analyze_run(
-                manifest=data_set.manifest,
-                previous_analysis=data_set.analysis,
-                baseline=baseline,
-                after=after,
-                service=service,
-                validation=validation,
-                status="analyzed",
-                columns=RequestColumns.from_rows(read_full_rows(data_set.paths.full)),
-            )
+            if images:
+                document = analyze_image_run(
+                    previous_analysis=data_set.analysis,
+                    baseline=baseline,
+                    after=after,
+                    service=service,
+                    status="analyzed",
+                )
+            else:
+                document = analyze_run(
+                    manifest=data_set.manifest,
+                    previous_analysis=data_set.analysis,
+                    baseline=baseline,
+                    after=after,
+                    service=service,
+                    validation=validation,
+                    status="analyzed",
+                    columns=RequestColumns.from_rows(read_full_rows(data_set.paths.full)),
+                )
         except SnapshotError as error:
+            if images:
+                raise
             for finding in explain_unusable(
                 error,
                 manifest=data_set.manifest,
@@ -91,11 +104,11 @@ def execute(arguments: argparse.Namespace) -> int:
         document = update_analysis(data_set.paths.analysis, document)
         actual = document["actual"]
         log.info(
-            "analyze: %s hits of %s queries counted, %s of %s planned; warnings %s, findings %s",
+            "analyze: %s hits of %s queries counted, %s of %s expected; warnings %s, findings %s",
             actual["global_hits"],
             actual["global_queries"],
-            actual["expected_hits"],
-            actual["expected_queries"],
+            actual.get("expected_hits"),
+            actual.get("expected_queries"),
             [warning["code"] for warning in document["warnings"]],
             [finding["code"] for finding in document["findings"]],
         )

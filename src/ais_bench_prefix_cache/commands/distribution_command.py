@@ -162,10 +162,12 @@ def _generate(arguments: argparse.Namespace, inputs: InputLengths, outputs: Outp
         paths.requests.with_name(f".{paths.requests.name}{PARTIAL_SUFFIX}").unlink(missing_ok=True)
     cache = manifest["prefix_cache"]
     if cache["prefix_tokens"] != cache["requested_prefix_tokens"]:
+        reason = "the nearest total in whole blocks"
+        if cache["requested_prefix_tokens"] > cache["reachable_prefix_tokens"]:
+            reason = "the cold first prompt, the lengths, whole blocks and --prefix-count allow no more"
         note(
             f"note: {cache['prefix_tokens']} tokens are copied prefixes, {cache['requested_prefix_tokens']} were asked "
-            f"for; the cold first prompt, the lengths, whole blocks and --prefix-count allow at most "
-            f"{cache['reachable_prefix_tokens']}"
+            f"for: {reason}"
         )
     print_json(
         {

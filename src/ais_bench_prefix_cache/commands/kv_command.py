@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.commands.argument_types import integers
+from ais_bench_prefix_cache.commands.argument_types import integers, positive_integer, positive_number
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.kvcache.sizing import CacheSizing
@@ -52,8 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument("--prefix", type=int, metavar="TOKENS", help="tokens that all requests share at their start")
     load.add_argument("--suffix", type=int, metavar="TOKENS", help="tokens of their own after the shared prefix")
     cache = parser.add_argument_group("the cache: what fits").add_mutually_exclusive_group()
-    cache.add_argument("--cache-gib", type=float, metavar="GIB", help="memory for the cache on one rank")
-    cache.add_argument("--cache-blocks", type=int, metavar="N", help="its blocks, as the server reports them")
+    cache.add_argument("--cache-gib", type=positive_number, metavar="GIB", help="memory for the cache on one rank")
+    cache.add_argument(
+        "--cache-blocks", type=positive_integer, metavar="N", help="its blocks, as the server reports them"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
 
 

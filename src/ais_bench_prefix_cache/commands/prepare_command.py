@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from ais_bench_prefix_cache.commands.argument_types import positive_integer
 
 if TYPE_CHECKING:
+    from logging import Logger
+
     from ais_bench_prefix_cache.artifacts.paths import RunPaths
-    from ais_bench_prefix_cache.scenario.model import Scenario
+    from ais_bench_prefix_cache.prompts.assembly import VerifyMode
+    from ais_bench_prefix_cache.prompts.corpus import Corpus
+    from ais_bench_prefix_cache.scenario.model import BenchmarkMode, Scenario
 
 DESCRIPTION = (
     "Make the prompts of a Scenario, exact to the token, and write full.jsonl, requests.jsonl, analysis.json and, "
-    "last, manifest.json. Continues in the directory of the newest matching `inspect`, otherwise in a new one. "
+    "last, manifest.json; with --mode mm choose the image, and write <image scenario>.requests.jsonl in place of the "
+    "two. Continues in the directory of the newest matching `inspect`, otherwise in a new one. "
     "The last line on stdout is one JSON object with the files' paths."
 )
 
@@ -40,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("proof", "full"),
         default="proof",
         help="proof (default) encodes every distinct piece and join once more, full every whole prompt; "
-        "both give the same files",
+        "both give the same files (--mode mm always encodes whole texts)",
     )
     parser.add_argument(
         "--trace",
@@ -49,42 +56,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --mode trace: a JSONL with hash_ids, in Mooncake's or Qwen-Bailian's format; the Scenario gives "
         "tokenizer, corpus, output and ranks",
     )
-    parser.add_argument("--trace-block-size", type=int, metavar="TOKENS", help="tokens of a hash_id (512 or 16)")
+    parser.add_argument(
+        "--trace-block-size", type=positive_integer, metavar="TOKENS", help="tokens of a hash_id (512 or 16)"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``prepare``; returns the exit code."""
+    from ais_bench_prefix_cache.commands.console import print_json
+    from ais_bench_prefix_cache.errors import PrefixCacheError
+    from ais_bench_prefix_cache.scenario.loading import load_scenario
+
+    benchmark_mode: BenchmarkMode = "mm" if arguments.mode == "mm" else "text"
+    if arguments.mode == "trace" and arguments.trace is None:
+        raise PrefixCacheError.of("OPTIONS", "--trace", "is needed with --mode trace")
+    scenario = load_scenario(arguments.scenario, benchmark_mode=benchmark_mode)
+    replace = arguments.overwrite or scenario.run.overwrite
+    if arguments.mode == "mm":
+        report = _prepare_images(scenario, replace=replace)
+    elif arguments.mode == "trace":
+        report = _prepare_trace(scenario, arguments.trace, arguments.trace_block_size, replace=replace)
+    else:
+        report = _prepare_text(scenario, replace=replace, verify=arguments.verify)
+    print_json(report, indent=None)
+    return 0
+
+
+def _prepare_text(scenario: Scenario, *, replace: bool, verify: VerifyMode) -> dict[str, Any]:
     from ais_bench_prefix_cache.artifacts.data_set import write_data_set
     from ais_bench_prefix_cache.commands.capacity_check import capacity_warnings
-    from ais_bench_prefix_cache.commands.console import print_json, progress, run_log, warn
-    from ais_bench_prefix_cache.errors import PrefixCacheError
+    from ais_bench_prefix_cache.commands.console import progress, run_log, warn
     from ais_bench_prefix_cache.planning.planner import plan_scenario
     from ais_bench_prefix_cache.prompts.assembly import build_prompt_set
     from ais_bench_prefix_cache.prompts.corpus import load_corpus
     from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
-    from ais_bench_prefix_cache.scenario.loading import load_scenario
 
-    if arguments.mode == "trace":
-        return _prepare_trace(arguments)
-    if arguments.mode == "mm":
-        raise PrefixCacheError.of(
-            "MULTIMODAL",
-            "--mode mm",
-            "multimodal data sets are not available yet in this version",
-            allowed="--mode text",
-        )
-    scenario = load_scenario(arguments.scenario)
-    replace = arguments.overwrite or scenario.run.overwrite
     plan = plan_scenario(scenario)
     corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
     tokenizer = load_tokenizer(scenario.tokenizer)
     identity = tokenizer.identity()
-    prompts = build_prompt_set(scenario, plan, tokenizer, corpus, verify=arguments.verify)
+    prompts = build_prompt_set(scenario, plan, tokenizer, corpus, verify=verify)
     # What is refused before the first prompt has been: only now does a directory come into being.
-    with _directory(scenario, replace=replace) as paths, run_log(paths.log("prepare")) as log:
-        log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
-        log.info("corpus %s sha256 %s, %d rows", corpus.path, corpus.sha256, len(corpus))
-        log.info("tokenizer %s", identity)
+    with _directory(scenario, "text", replace=replace) as paths, run_log(paths.log("prepare")) as log:
+        _log_sources(log, scenario, corpus, identity)
         log.info("%d requests, planned by %s (%s)", len(plan), plan.trajectory.path, plan.trajectory.status)
         analysis = write_data_set(
             scenario,
@@ -100,38 +114,107 @@ def execute(arguments: argparse.Namespace) -> int:
             log.warning("%s %s", warning["code"], warning["message"])
             warn(warning)
         log.info("theoretical hit rate %.6f, wrote %s", analysis["theoretical_hit_rate"], paths.manifest)
-    print_json(_paths(paths), indent=None)
-    return 0
+    return _paths(paths)
 
 
-def _prepare_trace(arguments: argparse.Namespace) -> int:
+def _prepare_images(scenario: Scenario, *, replace: bool) -> dict[str, Any]:
+    from ais_bench_prefix_cache.commands.console import progress, run_log, warn
+    from ais_bench_prefix_cache.multimodal.data_set import write_image_data_set
+    from ais_bench_prefix_cache.multimodal.image_scenarios import IMAGE_SCENARIOS
+    from ais_bench_prefix_cache.multimodal.mmmu_parquet import find_image
+    from ais_bench_prefix_cache.prompts.corpus import load_corpus
+    from ais_bench_prefix_cache.prompts.plain_texts import PlainTexts
+    from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
+    from ais_bench_prefix_cache.scenario.model import FixedLength
+
+    requests, multimodal = scenario.requests, scenario.multimodal
+    assert multimodal is not None and multimodal.mmmu_parquet_dir is not None
+    assert isinstance(requests.input_length, FixedLength) and isinstance(requests.output_length, FixedLength)
+    (name,) = multimodal.scenarios
+    wanted = IMAGE_SCENARIOS[name]
+    corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
+    tokenizer = load_tokenizer(scenario.tokenizer)
+    identity = tokenizer.identity()
+    image, record = find_image(multimodal.mmmu_parquet_dir, wanted.width, wanted.height)
+    texts = PlainTexts(
+        corpus,
+        scenario.corpus.selection,
+        tokenizer,
+        random_seed=scenario.run.random_seed,
+        tokens=requests.input_length.value,
+        count=requests.count,
+    )
+    # Everything that can be refused has been: only now does a directory come into being.
+    with _directory(scenario, "mm", replace=replace) as paths, run_log(paths.log("prepare")) as log:
+        _log_sources(log, scenario, corpus, identity)
+        log.info("image %s row %d %s", image.parquet_path, image.row_index, image.image_column)
+        for warning in record.warnings():
+            log.warning("%s %s", warning["code"], warning["message"])
+            warn(warning)
+        manifest = write_image_data_set(
+            scenario,
+            paths,
+            name=name,
+            image=image,
+            record=record,
+            texts=texts,
+            text_tokens=requests.input_length.value,
+            max_tokens=requests.output_length.value,
+            corpus_sha256=corpus.sha256,
+            tokenizer=identity,
+            replace=replace,
+            progress=lambda each: progress(each, total=requests.count, label="Generate texts"),
+        )
+        log.info("%d requests of %d images, wrote %s", requests.count, wanted.images, paths.manifest)
+    shown = manifest["datasets"][name]["image"]
+    return {
+        "ok": True,
+        "request_count": requests.count,
+        "text_tokens": requests.input_length.value,
+        "output_tokens": requests.output_length.value,
+        "datasets": {name: str(paths.image_requests(name))},
+        "selected_images": {
+            name: {
+                "size": [shown["width"], shown["height"]],
+                **{key: shown[key] for key in ("sample_id", "image_column", "parquet_path", "sha256")},
+            }
+        },
+        "manifest": str(paths.manifest),
+        "analysis": str(paths.analysis),
+        "log": str(paths.log("prepare")),
+    }
+
+
+def _log_sources(log: Logger, scenario: Scenario, corpus: Corpus, tokenizer: Mapping[str, Any]) -> None:
+    log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
+    log.info("corpus %s sha256 %s, %d rows", corpus.path, corpus.sha256, len(corpus))
+    log.info("tokenizer %s", tokenizer)
+
+
+def _prepare_trace(
+    scenario: Scenario, trace_path: Path, trace_block_size: int | None, *, replace: bool
+) -> dict[str, Any]:
     from ais_bench_prefix_cache.artifacts.sources import file_sha256
     from ais_bench_prefix_cache.artifacts.trace_data_set import write_trace_data_set
-    from ais_bench_prefix_cache.commands.console import print_json, progress, run_log
-    from ais_bench_prefix_cache.errors import PrefixCacheError
+    from ais_bench_prefix_cache.commands.console import progress, run_log
     from ais_bench_prefix_cache.prompts.corpus import load_corpus
     from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.prompts.trace_prompts import TracePrompts
-    from ais_bench_prefix_cache.scenario.loading import load_scenario
     from ais_bench_prefix_cache.traces.reading import check_block_trace, read_trace
 
-    if arguments.trace is None:
-        raise PrefixCacheError.of("OPTIONS", "--trace", "is needed with --mode trace")
-    scenario = load_scenario(arguments.scenario)
-    replace = arguments.overwrite or scenario.run.overwrite
     # The whole trace is read once before anything is written: nothing half-made, and a progress bar that knows its end.
-    block_size, count = check_block_trace(arguments.trace, arguments.trace_block_size)
+    block_size, count = check_block_trace(trace_path, trace_block_size)
     corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
     tokenizer = load_tokenizer(scenario.tokenizer)
     prompts = TracePrompts(tokenizer, corpus, trace_block_size=block_size, block_size=scenario.block_size)
-    trace = {"path": str(arguments.trace.resolve()), "sha256": file_sha256(arguments.trace), "block_size": block_size}
-    with _directory(scenario, replace=replace) as paths, run_log(paths.log("prepare")) as log:
+    trace = {"path": str(trace_path.resolve()), "sha256": file_sha256(trace_path), "block_size": block_size}
+    with _directory(scenario, "trace", replace=replace) as paths, run_log(paths.log("prepare")) as log:
         log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
         log.info("trace %s", trace)
         analysis = write_trace_data_set(
             scenario,
             paths,
-            read_trace(arguments.trace, trace_block_size=block_size),
+            read_trace(trace_path, trace_block_size=block_size),
             prompts,
             trace=trace,
             corpus_sha256=corpus.sha256,
@@ -140,8 +223,7 @@ def _prepare_trace(arguments: argparse.Namespace) -> int:
             progress=lambda rows: progress(rows, total=count, label="Generate prompts"),
         )
         log.info("theoretical hit rate %.6f, wrote %s", analysis["theoretical_hit_rate"], paths.manifest)
-    print_json(_paths(paths), indent=None)
-    return 0
+    return _paths(paths)
 
 
 def _paths(paths: RunPaths) -> dict[str, str]:
@@ -155,11 +237,11 @@ def _paths(paths: RunPaths) -> dict[str, str]:
 
 
 @contextmanager
-def _directory(scenario: Scenario, *, replace: bool) -> Iterator[RunPaths]:
+def _directory(scenario: Scenario, benchmark_mode: str, *, replace: bool) -> Iterator[RunPaths]:
     """The directory to write into, claimed for this process.
 
-    The newest matching inspected one; with ``replace`` also a prepared one; otherwise, or where another command is
-    writing there or an earlier one left data files behind, a new one, which a refusal removes again.
+    The newest matching inspected one; with ``replace`` also a prepared one of this mode; otherwise, or where another
+    command is writing there or an earlier one left data files behind, a new one, which a refusal removes again.
     """
     from shutil import rmtree
 
@@ -171,13 +253,17 @@ def _directory(scenario: Scenario, *, replace: bool) -> Iterator[RunPaths]:
     run = scenario.run
     with ExitStack() as stack:
         search = find_manifest(
-            run.output_dir, run.run_id, scenario.sha256, ("inspected", "prepared") if replace else ("inspected",)
+            run.output_dir,
+            run.run_id,
+            scenario.sha256,
+            ("inspected", "prepared") if replace else ("inspected",),
+            benchmark_mode=benchmark_mode,
         )
         for text in search.notes:
             note(f"note: {text}")
         if search.found is not None:
             paths = search.found.paths
-            empty = not any(path.exists() for path in (paths.full, paths.requests, paths.analysis))
+            empty = not any(path.exists() for path in paths.data_files)
             if (replace or empty) and stack.enter_context(claimed(paths.result_dir)):
                 yield paths
                 return

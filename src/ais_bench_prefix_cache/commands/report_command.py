@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 DESCRIPTION = (
     "Show what a finished run measured: AISBench's performance tables (TTFT, TPOT, ITL, E2EL, throughput) and the "
@@ -33,23 +32,18 @@ def execute(arguments: argparse.Namespace) -> int:
     paths = RunPaths.of_manifest(arguments.manifest)
     analysis, _ = read_document(paths.analysis, what="analysis")
     performance = performance_report(analysis, analysis_path=paths.analysis)
-    has_prefix_cache = manifest.get("benchmark_mode", "text") == "text"
     if arguments.html is not None:
         from ais_bench_prefix_cache.aisbench.report_page import render_report_page
 
-        page = render_report_page(performance, analysis if has_prefix_cache else None, run_id=manifest["run_id"])
+        page = render_report_page(performance, analysis, run_id=manifest["run_id"])
         arguments.html.write_text(page, encoding="utf-8")
         note(f"written: {arguments.html}")
     if arguments.json:
-        document: dict[str, Any] = dict(performance)
-        if has_prefix_cache:
-            document["prefix_cache"] = dict(summary_rows(analysis))
-        print_json(document)
+        print_json({**performance, "prefix_cache": dict(summary_rows(analysis))})
         return 0
     run = analysis["runtime"]["aisbench"]
     print(f"Performance Results of task [{run['model_abbr']}/{run['dataset_abbr']}]:")
     print(render_performance_tables(performance))
-    if has_prefix_cache:
-        print(f"Prefix Cache Results of task [{run['model_abbr']}/{run['dataset_abbr']}]:")
-        print(render_summary_table(analysis))
+    print(f"Prefix Cache Results of task [{run['model_abbr']}/{run['dataset_abbr']}]:")
+    print(render_summary_table(analysis))
     return 0

@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.console import note, progress_bar, run_log, warn
-from ais_bench_prefix_cache.errors import EXIT_OK, PrefixCacheError, Terminated
+from ais_bench_prefix_cache.errors import EXIT_OK, PrefixCacheError, ScenarioError, Terminated
+
+if TYPE_CHECKING:
+    from ais_bench_prefix_cache.scenario.model import BenchmarkMode
 
 DESCRIPTION = (
     "Verifies the newest data set that was prepared from this Scenario, checks and probes the service, empties and "
@@ -35,8 +39,17 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.running.run_sequence import run_benchmark
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
-    scenario = load_scenario(arguments.scenario)
-    found, notes = find_prepared(scenario)
+    # Text and images have rules of their own: which of them hold, the prepared manifest says.
+    found, notes = find_prepared(load_scenario(arguments.scenario, benchmark_mode=None))
+    mode: BenchmarkMode = "mm" if found.document["benchmark_mode"] == "mm" else "text"
+    scenario = load_scenario(arguments.scenario, benchmark_mode=mode)
+    if mode == "mm" and arguments.config is not None:
+        raise ScenarioError.of(
+            "CONFIG_IS_FOR_TEXT",
+            "--config",
+            "the prepared data set has images, which are sent with the built-in template",
+            hint="Leave --config out.",
+        )
     for text in notes:
         note(f"note: {text}")
     with run_log(found.paths.log("run")) as log:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.commands.argument_types import integers
+from ais_bench_prefix_cache.commands.argument_types import integers, positive_integer
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
@@ -31,15 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="tokens of a block; several sizes are compared (16, or that of the trace)",
     )
-    cache.add_argument("--blocks", type=int, metavar="N", help="usable blocks of each rank (unbounded)")
-    cache.add_argument("--ranks", type=int, default=1, metavar="N", help="data-parallel ranks (1)")
+    cache.add_argument("--blocks", type=positive_integer, metavar="N", help="usable blocks of each rank (unbounded)")
+    cache.add_argument("--ranks", type=positive_integer, default=1, metavar="N", help="data-parallel ranks (1)")
     cache.add_argument(
         "--route",
         choices=ROUTES,
         default="auto",
         help="how requests find their rank; auto: by --rank-field where the first row has it, else round-robin",
     )
-    cache.add_argument("--concurrency", type=int, default=1, metavar="N", help="requests that run at once (1)")
+    cache.add_argument(
+        "--concurrency", type=positive_integer, default=1, metavar="N", help="requests that run at once (1)"
+    )
     cache.add_argument(
         "--capacity-curve",
         nargs="?",
@@ -55,8 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rows.add_argument("--group-field", default="group_id", metavar="NAME", help="key of the group (group_id)")
     rows.add_argument("--rank-field", default="dp_rank", metavar="NAME", help="key of the rank (dp_rank)")
     rows.add_argument("--output-field", metavar="NAME", help="key of the output length (max_tokens, output_length, …)")
-    rows.add_argument("--output-tokens", type=int, metavar="N", help="output length of every request instead")
-    rows.add_argument("--trace-block-size", type=int, metavar="TOKENS", help="tokens of a hash_id (512 or 16)")
+    rows.add_argument(
+        "--output-tokens", type=positive_integer, metavar="N", help="output length of every request instead"
+    )
+    rows.add_argument(
+        "--trace-block-size", type=positive_integer, metavar="TOKENS", help="tokens of a hash_id (512 or 16)"
+    )
     rows.add_argument(
         "--order",
         choices=("file", "timestamp", "random"),
@@ -74,7 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--per-request", action="store_true", help="rank and hits of every request, in the JSON")
     output.add_argument("--export-mooncake", type=Path, metavar="FILE", help="also write the requests as such a trace")
     output.add_argument(
-        "--export-block-size", type=int, default=512, metavar="TOKENS", help="tokens of a block of that trace (512)"
+        "--export-block-size",
+        type=positive_integer,
+        default=512,
+        metavar="TOKENS",
+        help="tokens of a block of that trace (512)",
     )
     output.add_argument("--json", action="store_true", help="one JSON document instead of tables")
 

@@ -23,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deep",
         action="store_true",
-        help="also encode every prompt with the tokenizer and replay it through a model of the cache",
+        help="also encode every prompt with the tokenizer and replay it through a model of the cache "
+        "(image data sets: encode every text)",
     )
 
 
@@ -88,6 +89,10 @@ def _check_deeply(mode: str | None, data_set: Any) -> dict[str, Any]:
             trust_remote_code=stated["trust_remote_code"],
         )
     )
+    if mode == "mm":
+        from ais_bench_prefix_cache.multimodal.verifying import check_texts
+
+        return check_texts(data_set, tokenizer)
     if mode == "distribution":
         from ais_bench_prefix_cache.datasets.distribution_checks import check_distribution_deeply
 

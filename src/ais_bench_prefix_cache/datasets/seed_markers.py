@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
 
 CODE_DIGITS = 64
+_FIRST_WORDS = 4096
+"""Common words that are looked at before the whole vocabulary is, beside two for each prompt."""
 _CODES_PER_PROMPT = 4
 """Codes for each prompt, so that corrections of unproven prompts find free ones."""
 
@@ -100,8 +102,8 @@ def _single_words(
     """Words of one token each, all different: those that no text holds first, common ones before others."""
     in_texts = set(table.usable())
     found: dict[int, int] = {}
-    for common in (True, False):
-        words = vocabulary_words(tokenizer, cleaner, common=common)
+    for common, most in ((True, _FIRST_WORDS + 2 * prompts), (True, None), (False, None)):
+        words = vocabulary_words(tokenizer, cleaner, common=common, most=most)
         table.add(words)
         numbers = [number for number in map(table.number.__getitem__, words) if table.counts[number] == 1]
         starts = tokenizer.encode_plain_batch([f"{opening}{table.texts[number]} {table.anchor}" for number in numbers])
@@ -133,7 +135,7 @@ def _codes(
     seed: int,
 ) -> SeedCodes:
     """The shortest codes of which there are enough, after which the rest of a block can be filled if possible."""
-    table.add(vocabulary_words(tokenizer, cleaner, common=True)[:MAX_VOCABULARY_WORDS])
+    table.add(vocabulary_words(tokenizer, cleaner, common=True, most=MAX_VOCABULARY_WORDS))
     before = len(tokenizer.prefix_ids)
     found: list[tuple[tuple[bool, int, int], SeedCodes]] = []
     for alphabet in find_alphabets(table, table.usable(), random_seed=seed):

@@ -79,7 +79,7 @@ def collect_fillers(table: WordTable, tokenizer: PromptTokenizer, cleaner: TextC
     table.add(beginnings)
     fillers = Fillers(table, table.usable())
     if not fillers.has(1):
-        table.add(vocabulary_words(tokenizer, cleaner, common=True)[:MAX_VOCABULARY_WORDS])
+        table.add(vocabulary_words(tokenizer, cleaner, common=True, most=MAX_VOCABULARY_WORDS))
         fillers = Fillers(table, table.usable())
     if not fillers.has(1):
         # Characters or bytes are the tokens: one letter and two differ by one.

@@ -168,6 +168,11 @@ class RowReader:
         """Go to the start of a row of the present cycle."""
         self._position, self._word = position % len(self._order), 0
 
+    @property
+    def slot(self) -> int:
+        """The row that is read next."""
+        return self._order[self._position]
+
     def skip_words(self, count: int) -> None:
         """Go ``count`` words on, at most to the start of the next row."""
         slot = self._order[self._position]

@@ -203,8 +203,10 @@ def _divide(word: str) -> list[str]:
     return [*parts, word] if word else parts
 
 
-def vocabulary_words(tokenizer: PromptTokenizer, cleaner: TextCleaner, *, common: bool) -> list[str]:
-    """Words that the vocabulary holds as one token after a space, in the order of their ids.
+def vocabulary_words(
+    tokenizer: PromptTokenizer, cleaner: TextCleaner, *, common: bool, most: int | None = None
+) -> list[str]:
+    """Words that the vocabulary holds as one token after a space, in the order of their ids; the first ``most``.
 
     ``common`` keeps plain ASCII words of three letters and more; otherwise every word that may stand in a prompt.
     """
@@ -220,6 +222,8 @@ def vocabulary_words(tokenizer: PromptTokenizer, cleaner: TextCleaner, *, common
             continue
         if text and cleaner.words(text) == [text]:
             found[text] = None
+            if len(found) == most:
+                break
     return list(found)
 
 

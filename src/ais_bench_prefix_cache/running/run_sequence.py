@@ -5,6 +5,7 @@ Nothing is written before the end: until :func:`run_benchmark` returns, ``analys
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.aisbench.job import AISBenchResult, job_from_scenario
+from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult, job_from_scenario
 from ais_bench_prefix_cache.aisbench.launch import check_job, run_aisbench
 from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.analysis.analysis_document import (
@@ -36,10 +37,16 @@ from ais_bench_prefix_cache.running.phases import Phases
 from ais_bench_prefix_cache.running.prepared_data import FormalRequests, read_formal_requests
 from ais_bench_prefix_cache.scenario.model import Scenario
 from ais_bench_prefix_cache.service.client import ServiceClient
-from ais_bench_prefix_cache.service.counters import Reading
+from ais_bench_prefix_cache.service.counters import EngineId, Reading
 from ais_bench_prefix_cache.service.engine_readings import engine_facts, reading_parser
 from ais_bench_prefix_cache.service.kv_sampling import KvSampler
-from ais_bench_prefix_cache.service.preflight import Preflight, check_engines, check_inference
+from ais_bench_prefix_cache.service.preflight import (
+    EngineFacts,
+    Preflight,
+    Workload,
+    check_engines,
+    check_inference,
+)
 from ais_bench_prefix_cache.service.probing import ProbedRanks, new_nonce, probe_ranks, probe_text
 from ais_bench_prefix_cache.service.resetting import ResetOutcome, empty_the_caches
 from ais_bench_prefix_cache.service.scraping import CounterReader
@@ -78,9 +85,14 @@ def run_benchmark(
             problem = tokenizer_problem(data.manifest, tokenizer)
             if problem is not None:
                 raise ArtifactError(problem)
-            formal = read_formal_requests(data)
-        with ServiceClient(scenario.service, generation_kwargs=scenario.aisbench.model.generation_kwargs) as client:
-            return _Run(scenario, data, formal, tokenizer, client, phases, bar, template_path).execute()
+            run: BenchmarkRun
+            if data.manifest["benchmark_mode"] == "mm":
+                from ais_bench_prefix_cache.running.image_run import ImageRun
+
+                run = ImageRun(scenario, data, tokenizer, phases, bar)
+            else:
+                run = TextRun(scenario, data, tokenizer, phases, bar, template_path)
+        return run.execute()
 
 
 @contextmanager
@@ -97,62 +109,73 @@ def _only_run(paths: RunPaths) -> Iterator[None]:
         yield
 
 
-@dataclass
-class _Run:
-    """The parts of one run, and its phases as methods."""
+class BenchmarkRun(ABC):
+    """The parts of one run, and its phases as methods; what text and images do differently is left open."""
 
-    scenario: Scenario
-    data: VerifiedDataSet
-    formal: FormalRequests
-    tokenizer: PromptTokenizer
     client: ServiceClient
-    phases: Phases
-    bar: ProgressBar
-    template_path: Path | None
 
-    def __post_init__(self) -> None:
-        self.service = self.scenario.service
-        self.reader = CounterReader(self.client, reading_parser(self.service, self.scenario.block_size))
+    def __init__(
+        self,
+        scenario: Scenario,
+        data: VerifiedDataSet,
+        tokenizer: PromptTokenizer,
+        phases: Phases,
+        bar: ProgressBar,
+        *,
+        job: AISBenchJob,
+        workload: Workload,
+    ) -> None:
+        self.scenario = scenario
+        self.service = scenario.service
+        self.data = data
+        self.tokenizer = tokenizer
+        self.phases = phases
+        self.bar = bar
+        self.job = job
+        self.workload = workload
         self.runtime: dict[str, Any] = {}
         self.exact_hits = True
 
     def execute(self) -> RunOutcome:
         """All phases after the data set has been verified."""
-        with self.phases.enter("precheck"):
-            probed = self._precheck()
-        with self.phases.enter("reset"):
-            reset = self._reset(probed)
-        with self.phases.enter("warmup"):
-            self._warm(probed)
-        with self.phases.enter("baseline"):
-            baseline = self._baseline()
-        with self.phases.enter("formal"):
-            result = self._formal(probed)
-        with self.phases.enter("after"):
-            after = self._after(baseline)
-        with self.phases.enter("analysis"):
-            analysis = self._analyze(baseline, after, result, probed, reset)
+        with ServiceClient(self.service, generation_kwargs=self.scenario.aisbench.model.generation_kwargs) as client:
+            self.client = client
+            self.reader = CounterReader(client, reading_parser(self.service, self.workload.block_size))
+            with self.phases.enter("precheck"):
+                probed = self._precheck()
+            with self.phases.enter("reset"):
+                reset = self._reset(probed)
+            with self.phases.enter("warmup"):
+                self._warm(probed)
+            with self.phases.enter("baseline"):
+                baseline = self._baseline()
+            with self.phases.enter("formal"):
+                result = self._formal(probed)
+            with self.phases.enter("after"):
+                after = self._after(baseline, result)
+            with self.phases.enter("analysis"):
+                analysis = self._analyze(baseline, after, result, probed, reset)
         return RunOutcome(analysis, self.data.paths.analysis, result)
 
+    @abstractmethod
+    def _warm(self, probed: ProbedRanks) -> None:
+        """Fill the caches with what must be there."""
+
+    @abstractmethod
+    def _planned_queries(self, result: AISBenchResult) -> int | None:
+        """The prompt tokens that the counters must have risen by; None where nobody knows."""
+
+    @abstractmethod
+    def _document(
+        self, baseline: SnapshotTexts, after: SnapshotTexts, result: AISBenchResult, facts: RunFacts
+    ) -> dict[str, Any]:
+        """The new content of ``analysis.json``. Raises SnapshotError where the texts cannot be compared."""
+
     def _precheck(self) -> ProbedRanks:
-        job = job_from_scenario(
-            self.scenario,
-            manifest_path=self.data.paths.manifest,
-            full_path=self.data.paths.full,
-            request_count=self.data.rows,
-            template_path=self.template_path,
-            log_path=self.data.paths.log("aisbench"),
-        )
-        self.job = job
-        check_job(job)
-        workload = self.formal.workload
+        check_job(self.job)
         problems: list[Problem] = []
         found = Preflight()
-        checks: tuple[Callable[[], Preflight], ...] = (
-            lambda: check_inference(self.client, workload, self.tokenizer.encode),
-            self._check_engines,
-        )
-        for check in checks:
+        for check in self._checks():
             try:
                 part = check()
             except ServiceError as error:
@@ -166,7 +189,7 @@ class _Run:
         probed = probe_ranks(
             self.client,
             self.reader,
-            block_size=workload.block_size,
+            block_size=self.workload.block_size,
             most_tokens=min(lengths) if lengths else None,
             exact_hits=self.exact_hits,
         )
@@ -187,11 +210,20 @@ class _Run:
         }
         return probed
 
+    def _checks(self) -> tuple[Callable[[], Preflight], ...]:
+        return (
+            lambda: check_inference(self.client, self.workload, self.tokenizer.encode),
+            self._check_engines,
+        )
+
     def _check_engines(self) -> Preflight:
         texts = self.client.scrape()
         # SGLang matches token by token where its page size is 1, so it may hit more than whole blocks.
         self.exact_hits = not any("sglang:" in text or "sglang_" in text for text in texts)
-        return check_engines(self.client, self.formal.workload, engine_facts(self.service, texts))
+        return self._check_engine_facts(engine_facts(self.service, texts))
+
+    def _check_engine_facts(self, engines: Mapping[EngineId, EngineFacts]) -> Preflight:
+        return check_engines(self.client, self.workload, engines)
 
     def _reset(self, probed: ProbedRanks) -> ResetOutcome:
         engine = "vllm" if self.exact_hits else "sglang"
@@ -204,6 +236,90 @@ class _Run:
             "attempts": outcome.attempts,
         }
         return outcome
+
+    def _baseline(self) -> Reading:
+        stable = self.reader.stable(timeout=self.service.timeout_seconds)
+        if not stable.stable:
+            raise ServiceError.of(
+                "FOREIGN_TRAFFIC",
+                ", ".join(self.service.metrics_urls),
+                f"the counters did not stand still for {self.service.timeout_seconds:g} s although nothing was sent",
+                hint="Someone else uses this server. Stop other clients during a run: their prompts would be counted, "
+                "too.",
+            )
+        return stable.reading
+
+    def _formal(self, probed: ProbedRanks) -> AISBenchResult:
+        sampler = KvSampler(
+            partial(_kv_cache_usage, self.client, _engine_label_map(self.service.engine_label_map, probed)),
+            self.service.poll_interval_seconds,
+        )
+        with self.bar("Formal requests", self.data.rows) as show, sampler:
+            result = run_aisbench(replace(self.job, on_progress=lambda finished, _all: show(finished)))
+        self.runtime["aisbench_exit_code"] = result.exit_code
+        self.runtime["aisbench"] = result.to_json()
+        self.runtime["kv_cache_polling"] = sampler.as_json()
+        return result
+
+    def _after(self, baseline: Reading, result: AISBenchResult) -> Reading:
+        planned = self._planned_queries(result)
+        stable = self.reader.stable(timeout=self.service.timeout_seconds, since=baseline, planned_queries=planned)
+        if not stable.stable:
+            self.phases.note("note: the counters still move after the last answer; another client uses the server")
+        return stable.reading
+
+    def _analyze(
+        self, baseline: Reading, after: Reading, result: AISBenchResult, probed: ProbedRanks, reset: ResetOutcome
+    ) -> dict[str, Any]:
+        usage = [] if result.usage_path is None else load_request_usage(result.usage_path)
+        facts = RunFacts(
+            probes=tuple(ProbeFact(probe.dp_rank, probe.engine.label, probe.dp_rank) for probe in probed.probes),
+            reset=ResetFact(reset.accepted, attempts=reset.attempts, hits_after=reset.hits_after),
+            assumed_empty=reset.warning is not None,
+            dropped_blocks=probed.rule.dropped_blocks,
+            hybrid_warmup=self.service.hybrid_warmup,
+            retried_requests=sum(row.attempts > 1 for row in usage) if usage else None,
+            failed_requests=sum(not row.success for row in usage) if usage else None,
+            aisbench_warmups=_warmups(self.scenario.aisbench.extra_args),
+            engine_label_map=_engine_label_map({}, probed),
+        )
+        self.runtime["phases"] = self.phases.records
+        early = SnapshotTexts(baseline.texts, self.service.metrics_urls)
+        late = SnapshotTexts(after.texts, self.service.metrics_urls)
+        try:
+            document = self._document(early, late, result, facts)
+        except SnapshotError as error:
+            # The texts were read by this run itself: that they do not fit together is the server's doing.
+            raise ServiceError(error.problems) from error
+        changed_corpus = corpus_warning(self.data.manifest)
+        if changed_corpus is not None:
+            document["warnings"].append(changed_corpus)
+            document["validation"]["status"] = PASS_WITH_WARNING
+        return update_analysis(self.data.paths.analysis, document)
+
+
+class TextRun(BenchmarkRun):
+    """A run of text prompts, whose hits are known before."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        data: VerifiedDataSet,
+        tokenizer: PromptTokenizer,
+        phases: Phases,
+        bar: ProgressBar,
+        template_path: Path | None,
+    ) -> None:
+        self.formal = read_formal_requests(data)
+        job = job_from_scenario(
+            scenario,
+            manifest_path=data.paths.manifest,
+            full_path=data.paths.full,
+            request_count=data.rows,
+            template_path=template_path,
+            log_path=data.paths.log("aisbench"),
+        )
+        super().__init__(scenario, data, tokenizer, phases, bar, job=job, workload=self.formal.workload)
 
     def _warm(self, probed: ProbedRanks) -> None:
         plan = [WarmupEntry.from_plan(entry) for entry in self.data.manifest["warmup"]["plan"]]
@@ -246,81 +362,34 @@ class _Run:
         with self.bar("Warm up shorter prefixes", 2 * len(pairs)) as show:
             return warm_shorter_prefixes(self.client, self.reader, pairs, probed.rank_of_engine, on_progress=show)
 
-    def _baseline(self) -> Reading:
-        stable = self.reader.stable(timeout=self.service.timeout_seconds)
-        if not stable.stable:
-            raise ServiceError.of(
-                "FOREIGN_TRAFFIC",
-                ", ".join(self.service.metrics_urls),
-                f"the counters did not stand still for {self.service.timeout_seconds:g} s although nothing was sent",
-                hint="Someone else uses this server. Stop other clients during a run: their prompts would be counted, "
-                "too.",
-            )
-        return stable.reading
+    def _planned_queries(self, result: AISBenchResult) -> int | None:
+        planned: int = self.data.analysis["theory"]["input_tokens"]
+        return planned
 
-    def _formal(self, probed: ProbedRanks) -> AISBenchResult:
-        sampler = KvSampler(
-            partial(_kv_cache_usage, self.client, _engine_label_map(self.service.engine_label_map, probed)),
-            self.service.poll_interval_seconds,
-        )
-        with self.bar("Formal requests", self.data.rows) as show, sampler:
-            result = run_aisbench(replace(self.job, on_progress=lambda finished, _all: show(finished)))
-        self.runtime["aisbench_exit_code"] = result.exit_code
-        self.runtime["aisbench"] = result.to_json()
-        self.runtime["kv_cache_polling"] = sampler.as_json()
-        return result
-
-    def _after(self, baseline: Reading) -> Reading:
-        planned = self.data.analysis["theory"]["input_tokens"]
-        stable = self.reader.stable(timeout=self.service.timeout_seconds, since=baseline, planned_queries=planned)
-        if not stable.stable:
-            self.phases.note("note: the counters still move after the last answer; another client uses the server")
-        return stable.reading
-
-    def _analyze(
-        self, baseline: Reading, after: Reading, result: AISBenchResult, probed: ProbedRanks, reset: ResetOutcome
+    def _document(
+        self, baseline: SnapshotTexts, after: SnapshotTexts, result: AISBenchResult, facts: RunFacts
     ) -> dict[str, Any]:
-        usage = [] if result.usage_path is None else load_request_usage(result.usage_path)
-        facts = RunFacts(
-            probes=tuple(ProbeFact(probe.dp_rank, probe.engine.label, probe.dp_rank) for probe in probed.probes),
-            reset=ResetFact(reset.accepted, attempts=reset.attempts, hits_after=reset.hits_after),
-            assumed_empty=reset.warning is not None,
-            dropped_blocks=probed.rule.dropped_blocks,
-            hybrid_warmup=self.service.hybrid_warmup,
-            retried_requests=sum(row.attempts > 1 for row in usage) if usage else None,
-            failed_requests=sum(not row.success for row in usage) if usage else None,
-            aisbench_warmups=_warmups(self.scenario.aisbench.extra_args),
-            engine_label_map=_engine_label_map({}, probed),
-        )
-        requests = _compare_requests(self.formal, result)
-        self.runtime["phases"] = self.phases.records
         arguments: dict[str, Any] = {
             "manifest": self.data.manifest,
             "previous_analysis": self.data.analysis,
-            "baseline": SnapshotTexts(baseline.texts, self.service.metrics_urls),
-            "after": SnapshotTexts(after.texts, self.service.metrics_urls),
+            "baseline": baseline,
+            "after": after,
             "service": self.service,
             "facts": facts,
         }
         try:
-            document = analyze_run(
+            return analyze_run(
                 **arguments,
                 validation=self.scenario.validation,
                 status="complete",
                 columns=self.formal.columns,
-                requests=requests,
+                requests=_compare_requests(self.formal, result),
                 runtime=self.runtime,
             )
         except SnapshotError as error:
             for finding in explain_unusable(error, **arguments):
                 self.phases.note(f"finding [{finding.code}] {finding.message}\n    {finding.remedy}")
-            # The texts were read by this run itself: that they do not fit together is the server's doing.
-            raise ServiceError(error.problems) from error
-        changed_corpus = corpus_warning(self.data.manifest)
-        if changed_corpus is not None:
-            document["warnings"].append(changed_corpus)
-            document["validation"]["status"] = PASS_WITH_WARNING
-        return update_analysis(self.data.paths.analysis, document)
+            raise
 
 
 def _compare_requests(formal: FormalRequests, result: AISBenchResult) -> RequestComparison | None:

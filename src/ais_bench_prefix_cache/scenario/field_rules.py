@@ -140,6 +140,33 @@ def check_service(fields: CheckedFields) -> None:
         )
 
 
+def check_multimodal(fields: CheckedFields) -> None:
+    """What image data sets need: fixed lengths, a chat endpoint, a directory of Parquet files."""
+    for kind in ("input_length", "output_length"):
+        mode = fields.get("requests", kind, "mode")
+        if mode is not None and mode != "fixed":
+            fields.findings.report(
+                ("requests", kind, "mode"),
+                "NOT_ALLOWED",
+                f"requests with images have a fixed length, not {quoted(mode)}",
+                allowed='"fixed"',
+            )
+    urls = fields.get("service", "inference_url")
+    for place, url in [((), urls)] if isinstance(urls, str) else [((n,), url) for n, url in enumerate(urls or ())]:
+        if not urlsplit(url).path.rstrip("/").endswith("/v1/chat/completions"):
+            fields.findings.report(
+                ("service", "inference_url", *place),
+                "WRONG_URL",
+                "images are sent to chat completions",
+                allowed='a URL that ends with "/v1/chat/completions"',
+            )
+    directory: FieldPath = ("multimodal", "mmmu_parquet_dir")
+    if fields.findings.sound(directory) and fields.get(*directory) is None:
+        fields.findings.report(
+            directory, "MISSING_KEY", "--mode mm needs it", allowed="the directory of the MMMU Parquet files"
+        )
+
+
 def usable_api_key(api_key: str) -> bool:
     """Whether an HTTP header can carry the key."""
     return all("!" <= character <= "~" for character in api_key)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ais_bench_prefix_cache.errors import Problem, ScenarioError
 from ais_bench_prefix_cache.group_names import group_name
@@ -16,6 +16,7 @@ from ais_bench_prefix_cache.scenario.field_rules import (
     CheckedFields,
     check_group_weights,
     check_minimum_non_shared_length,
+    check_multimodal,
     check_names,
     check_override_groups,
     check_service,
@@ -28,6 +29,7 @@ from ais_bench_prefix_cache.scenario.model import (
     AisbenchConfig,
     AisbenchDatasetConfig,
     AisbenchModelConfig,
+    BenchmarkMode,
     CorpusConfig,
     CorpusSelection,
     GroupAssignment,
@@ -46,16 +48,16 @@ from ais_bench_prefix_cache.scenario.strict_json import read_json_object
 
 API_KEY_VARIABLE = "AISBENCH_PREFIX_CACHE_API_KEY"
 
-BenchmarkMode = Literal["text", "mm"]
 Place = Callable[[str], Path]
 
 
 def load_scenario(
-    path: Path, *, benchmark_mode: BenchmarkMode = "text", environment: Mapping[str, str] = os.environ
+    path: Path, *, benchmark_mode: BenchmarkMode | None = "text", environment: Mapping[str, str] = os.environ
 ) -> Scenario:
     """Read and check a Scenario file (and the CSV files of lengths that it names).
 
-    ``benchmark_mode`` "mm" leaves out the rules of blocks and shared prefixes, which image data sets do not have.
+    ``benchmark_mode`` "mm" leaves out the rules of blocks and shared prefixes, which image data sets do not have, and
+    adds theirs; None checks only what holds for both, where the mode is still to be learned from a manifest.
     ``environment`` supplies the API key where the Scenario has none. Raises :class:`ScenarioError` with every
     problem found.
     """
@@ -75,9 +77,12 @@ def load_scenario(
     check_names(fields)
     check_group_weights(fields)
     assignment = _assignment(fields)
-    lengths = _length_rules(fields, assignment, place, check_minimum_non_shared_length(fields), benchmark_mode)
+    room = check_minimum_non_shared_length(fields) if benchmark_mode == "text" else None
+    lengths = _length_rules(fields, assignment, place, room)
     check_override_groups(fields)
     check_service(fields)
+    if benchmark_mode == "mm":
+        check_multimodal(fields)
     api_key = _api_key(fields, environment)
     problems = findings.problems(list(source.content))
     if problems or assignment is None:
@@ -113,9 +118,8 @@ def _length_rules(
     assignment: GroupAssignment | None,
     place: Place,
     room: int | None,
-    benchmark_mode: BenchmarkMode,
 ) -> dict[FieldPath, LengthSpec]:
-    """Every sound length rule by its place, checked for its count and for room for the non-shared part."""
+    """Every sound length rule by its place, checked for its count and for ``room`` for the non-shared part, if any."""
     requests = fields.get("requests", "count")
     groups = fields.get("prefix_cache", "groups", "count")
     rules: dict[FieldPath, LengthSpec] = {}
@@ -127,7 +131,7 @@ def _length_rules(
         return rule
 
     def has_room(path: FieldPath, rule: LengthSpec) -> None:
-        if path[-1] == "input_length" and room is not None and benchmark_mode == "text":
+        if path[-1] == "input_length" and room is not None:
             check_room(fields, path, rule, room)
 
     overridden = 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Union
 
+BenchmarkMode = Literal["text", "mm"]
 CacheMode = Literal["cold", "warmup"]
 OrderStrategy = Literal["sequential", "within_group_shuffle", "interleave", "global_shuffle", "input_len_asc"]
 

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ais_bench_prefix_cache import __version__
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.engine import Engine, EngineBalancer, GeneratedToken, Generation
+from ais_bench_prefix_cache.server.images import ImageCache, ImageReader
 from ais_bench_prefix_cache.server.metrics import CONTENT_TYPE, ServerMetrics
 from ais_bench_prefix_cache.server.protocol import (
     ApiError,
@@ -162,6 +163,8 @@ class _Service:
             for rank in range(configuration.data_parallel_size)
         ]
         self._balancer = EngineBalancer(self._engines)
+        self._image_reader = ImageReader()
+        self._image_cache = ImageCache()
         self._num_calls = 0
         self._started = int(time())
 
@@ -202,7 +205,9 @@ class _Service:
 
     async def tokenize(self, request: Request) -> Response:
         body = await _body(request)
-        token_ids = parse_tokenize(body, model=self._configuration.model, tokenizer=self._tokenizer)
+        token_ids = parse_tokenize(
+            body, model=self._configuration.model, tokenizer=self._tokenizer, image_reader=self._image_reader
+        )
         strings = self._tokenizer.token_strings(token_ids) if body.get("return_token_strs") is True else None
         return JSONResponse(
             {
@@ -244,6 +249,7 @@ class _Service:
             model=self._configuration.model,
             max_model_len=self._configuration.max_model_len,
             tokenizer=self._tokenizer,
+            image_reader=self._image_reader,
         )
         answer = self._submit(call, request.headers.get(RANK_HEADER))
         identity = answer_format.prefix + (request.headers.get("x-request-id") or uuid.uuid4().hex)
@@ -287,6 +293,8 @@ class _Service:
                 )
                 generations.append((engine, generation))
                 choices.append(_Choice(len(prompt)))
+        if call.images:
+            generations[0][0].count_images(len(call.images), self._image_cache.look_up(call.images))
         return _Answer(call, generations, choices, output, int(time()))
 
     async def _stream(
@@ -298,10 +306,14 @@ class _Service:
         def event(choices: list[dict[str, Any]], **more: Any) -> bytes:
             return b"data: " + _json({**envelope, "choices": choices, **more}) + b"\n\n"
 
-        for choice in answer_format.opening(len(answer.choices)):
-            yield event([choice])
         begun: set[int] = set()
+        opened = False
         async for token in answer.tokens():
+            if not opened:
+                # As vLLM does, together with the first token: before it there is nothing to say.
+                for choice in answer_format.opening(len(answer.choices)):
+                    yield event([choice])
+                opened = True
             text = self._tokenizer.output_text(token.token_id)
             if call.echo and token.choice not in begun:
                 text = self._prompt_text(answer, token.choice) + text

@@ -86,6 +86,12 @@ class Engine:
         self._wake_up.set()
         return generation
 
+    def count_images(self, queries: int, hits: int) -> None:
+        """The front end has looked up the images of a request for this engine."""
+        if self._metrics:
+            self._metrics.mm_queries.inc(queries)
+            self._metrics.mm_hits.inc(hits)
+
     def abort(self, generation: Generation) -> None:
         """The client went away. vLLM does not count that anywhere, so neither do we."""
         self.scheduler.abort(generation)

@@ -77,8 +77,8 @@ class _Families:
         self.hits = counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
         self.external_queries = counter("external_prefix_cache_queries", "Tokens looked up in a KV connector: none.")
         self.external_hits = counter("external_prefix_cache_hits", "Tokens found in a KV connector: none.")
-        self.mm_queries = counter("mm_cache_queries", "Items looked up in the multimodal cache: none.")
-        self.mm_hits = counter("mm_cache_hits", "Items found in the multimodal cache: none.")
+        self.mm_queries = counter("mm_cache_queries", "Images looked up in the multimodal cache.")
+        self.mm_hits = counter("mm_cache_hits", "Images found in the multimodal cache.")
         self.preemptions = counter("num_preemptions", "Times that a running request had to start again.")
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of requests with a first token.")
         self.prompt_tokens_by_source = counter(
@@ -128,7 +128,9 @@ class EngineMetrics:
         self.kv_cache_usage = child(families.kv_cache_usage)
         self.queries = child(families.queries)
         self.hits = child(families.hits)
-        for unused in (families.external_queries, families.external_hits, families.mm_queries, families.mm_hits):
+        self.mm_queries = child(families.mm_queries)
+        self.mm_hits = child(families.mm_hits)
+        for unused in (families.external_queries, families.external_hits):
             child(unused)
         for state in SLEEP_STATES:
             child(families.sleep_state, sleep_state=state).set(state == "awake")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ais_bench_prefix_cache.kvcache.block_hash import ExtraKeys
+from ais_bench_prefix_cache.kvcache.block_hash import ExtraKeys, MultimodalItem
+from ais_bench_prefix_cache.server.images import ImageReader, PromptImage
 from ais_bench_prefix_cache.server.tokenization import ServerTokenizer
 
 DEFAULT_MAX_TOKENS = 16
@@ -35,6 +37,16 @@ class GenerationCall:
     continuous_usage: bool
     echo: bool
     extra_keys: ExtraKeys | None
+    images: tuple[PromptImage, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """A conversation in token ids, and its images with the places that they take."""
+
+    token_ids: list[int]
+    images: tuple[PromptImage, ...] = ()
+    items: tuple[MultimodalItem, ...] = ()
 
 
 def parse_body(content: bytes, content_type: str) -> dict[str, Any]:
@@ -79,9 +91,9 @@ def check_model(body: Mapping[str, Any], model: str) -> None:
 
 
 def parse_completion(
-    body: Mapping[str, Any], *, model: str, max_model_len: int, tokenizer: ServerTokenizer
+    body: Mapping[str, Any], *, model: str, max_model_len: int, tokenizer: ServerTokenizer, image_reader: ImageReader
 ) -> GenerationCall:
-    """A body of ``/v1/completions``."""
+    """A body of ``/v1/completions``, which knows no images."""
     n = _integer(body, "n", 1)
     max_tokens = _integer(body, "max_tokens", DEFAULT_MAX_TOKENS)
     prompt = body.get("prompt")
@@ -100,20 +112,24 @@ def parse_completion(
 
 
 def parse_chat(
-    body: Mapping[str, Any], *, model: str, max_model_len: int, tokenizer: ServerTokenizer
+    body: Mapping[str, Any], *, model: str, max_model_len: int, tokenizer: ServerTokenizer, image_reader: ImageReader
 ) -> GenerationCall:
-    """A body of ``/v1/chat/completions``; content is text or a list of text parts."""
+    """A body of ``/v1/chat/completions``; content is text or a list of text and image parts."""
     n = _integer(body, "n", 1)
     max_tokens = _integer(body, "max_completion_tokens", _integer(body, "max_tokens", max_model_len))
     _check_stream_options(body)
-    prompt = _chat_prompt(body, model, tokenizer)
-    return _generation_call(body, [prompt], n, max_tokens, max_model_len, tokenizer)
+    prompt = _chat_prompt(body, model, tokenizer, image_reader)
+    return _generation_call(
+        body, [prompt.token_ids], n, max_tokens, max_model_len, tokenizer, prompt.images, prompt.items
+    )
 
 
-def parse_tokenize(body: Mapping[str, Any], *, model: str, tokenizer: ServerTokenizer) -> list[int]:
+def parse_tokenize(
+    body: Mapping[str, Any], *, model: str, tokenizer: ServerTokenizer, image_reader: ImageReader
+) -> list[int]:
     """The ids that a body of ``/tokenize``, of either form, asks for."""
     if "messages" in body:
-        return _chat_prompt(body, model, tokenizer)
+        return _chat_prompt(body, model, tokenizer, image_reader).token_ids
     prompt = body.get("prompt")
     if prompt is None:
         raise _validation_error("missing", "body.prompt", "Field required", _shown(body))
@@ -146,7 +162,9 @@ def parse_boolean_query(value: str | None, name: str) -> bool:
     )
 
 
-def _chat_prompt(body: Mapping[str, Any], model: str, tokenizer: ServerTokenizer) -> list[int]:
+def _chat_prompt(
+    body: Mapping[str, Any], model: str, tokenizer: ServerTokenizer, image_reader: ImageReader
+) -> ChatPrompt:
     messages = body.get("messages")
     if messages is None:
         raise _validation_error("missing", "body.messages", "Field required", _shown(body))
@@ -155,28 +173,54 @@ def _chat_prompt(body: Mapping[str, Any], model: str, tokenizer: ServerTokenizer
     check_model(body, model)
     if not messages:
         raise ApiError(400, "Cannot apply chat template to an empty conversation. Provide at least one message.")
+    images: list[PromptImage] = []
+    # Where an image stands is a mark that no message can hold; afterwards the text is cut there.
+    mark = f"\ue000{uuid.uuid4().hex}\ue001"
     conversation = [
-        {"role": str(message.get("role", "user")), "content": _text_content(message.get("content"))}
+        {
+            "role": str(message.get("role", "user")),
+            "content": _content_text(message.get("content"), images, mark, image_reader),
+        }
         for message in messages
     ]
-    return tokenizer.encode_chat(
-        conversation,
-        add_generation_prompt=body.get("add_generation_prompt", True) is not False,
-        add_special_tokens=body.get("add_special_tokens", False) is True,
+    text = tokenizer.render_chat(
+        conversation, add_generation_prompt=body.get("add_generation_prompt", True) is not False
     )
+    pieces = text.split(mark)
+    if len(pieces) != len(images) + 1:
+        raise ApiError(400, "The chat template leaves images out.", param="messages")
+    token_ids = tokenizer.encode(pieces[0], add_special_tokens=body.get("add_special_tokens", False) is True)
+    items = []
+    for image, piece in zip(images, pieces[1:], strict=True):
+        items.append(MultimodalItem(image.identifier, len(token_ids), image.num_tokens))
+        token_ids += [tokenizer.image_token_id] * image.num_tokens
+        token_ids += tokenizer.encode(piece, add_special_tokens=False) if piece else []
+    return ChatPrompt(token_ids, tuple(images), tuple(items))
 
 
-def _text_content(content: Any) -> str:
+def _content_text(content: Any, images: list[PromptImage], mark: str, image_reader: ImageReader) -> str:
+    """The text of a message with ``mark`` for each image, which is added to ``images``. Texts are lines."""
     if content is None:
         return ""
     if isinstance(content, str):
         return content
-    texts = []
+    text, after_text = "", False
     for part in content if isinstance(content, list) else [content]:
-        if not isinstance(part, dict) or part.get("type") != "text":
-            raise ApiError(400, "This embedded server understands text parts only.", param="messages")
-        texts.append(str(part.get("text", "")))
-    return "\n".join(texts)
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "text":
+            text += ("\n" if after_text else "") + str(part.get("text", ""))
+        elif kind == "image_url":
+            location = part.get("image_url")
+            url = location.get("url") if isinstance(location, dict) else location
+            try:
+                images.append(image_reader.read(url if isinstance(url, str) else ""))
+            except ValueError as error:
+                raise ApiError(400, f"Failed to load image: {error}", param="messages") from None
+            text += mark
+        else:
+            raise ApiError(400, "This embedded server understands text and image_url parts only.", param="messages")
+        after_text = kind == "text"
+    return text
 
 
 def _generation_call(
@@ -186,6 +230,8 @@ def _generation_call(
     max_tokens: int,
     max_model_len: int,
     tokenizer: ServerTokenizer,
+    images: tuple[PromptImage, ...] = (),
+    items: tuple[MultimodalItem, ...] = (),
 ) -> GenerationCall:
     if not prompts:
         raise ApiError(400, "You must pass at least one prompt")
@@ -217,7 +263,7 @@ def _generation_call(
     if n > 1 and body.get("temperature") == 0:
         raise ApiError(400, f"n must be 1 when using greedy sampling, got {n}.")
     options = body.get("stream_options") or {}
-    salt = body.get("cache_salt")
+    salt = body.get("cache_salt") if isinstance(body.get("cache_salt"), str) else None
     return GenerationCall(
         prompts=prompts,
         max_tokens=limits,
@@ -226,7 +272,8 @@ def _generation_call(
         include_usage=options.get("include_usage") is True,
         continuous_usage=options.get("continuous_usage_stats") is True,
         echo=body.get("echo") is True,
-        extra_keys=ExtraKeys(cache_salt=salt) if isinstance(salt, str) and salt else None,
+        extra_keys=ExtraKeys(cache_salt=salt, multimodal_items=items) if salt or items else None,
+        images=images,
     )
 
 

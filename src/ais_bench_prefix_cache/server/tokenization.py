@@ -11,6 +11,8 @@ from ais_bench_prefix_cache.kvcache.block_hash import token_bytes
 from ais_bench_prefix_cache.server.configuration import ServerError
 
 OUTPUT_VOCABULARY_SIZE = 512
+IMAGE_TOKENS = ("<|image_pad|>", "<|image|>", "<image>", "[IMG]")
+"""What vision-language models call the token that stands for a part of an image; id 0 where there is none of them."""
 
 
 class ServerTokenizer:
@@ -27,26 +29,26 @@ class ServerTokenizer:
             raise ServerError.of("TOKENIZER_NOT_LOADED", str(path), f"transformers cannot load it: {error}") from error
         self.vocabulary_size = len(self._tokenizer)
         self._output_pieces = self._find_output_pieces()
+        vocabulary = self._tokenizer.get_vocab()
+        self.image_token_id: int = next((vocabulary[name] for name in IMAGE_TOKENS if name in vocabulary), 0)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of ``text``; BOS and the like only with ``add_special_tokens``."""
         return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens, verbose=False))
 
-    def encode_chat(
-        self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool, add_special_tokens: bool
-    ) -> list[int]:
-        """Token ids of a conversation, by the tokenizer's own chat template.
+    def render_chat(self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool) -> str:
+        """The text of a conversation, by the tokenizer's own chat template.
 
         A tokenizer without one gets the plainest: ``role: content`` lines, and ``assistant:`` where an answer is due.
         """
         if self._tokenizer.chat_template:
-            text = self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=add_generation_prompt
+            return str(
+                self._tokenizer.apply_chat_template(
+                    list(messages), tokenize=False, add_generation_prompt=add_generation_prompt
+                )
             )
-        else:
-            text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
-            text += "assistant:" if add_generation_prompt else ""
-        return self.encode(text, add_special_tokens=add_special_tokens)
+        text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+        return text + ("assistant:" if add_generation_prompt else "")
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of ``token_ids``."""

@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
@@ -149,14 +149,19 @@ class ServiceClient:
         headers = {}
         if dp_rank is not None and self.one_entry_point and self.config.dp_size > 1:
             headers[RANK_HEADER] = str(dp_rank)
-        body = {
-            **self._request_fields,
-            "model": self.config.model,
-            "prompt": prompt,
-            "max_tokens": max_tokens,
-            "temperature": 0,
-            "stream": False,
-        }
+        return self._completion(url, {"prompt": prompt, "max_tokens": max_tokens}, headers)
+
+    def chat(self, content: Sequence[Mapping[str, Any]], position: int = 0) -> Completion:
+        """Send one user message of ``content`` parts to the entry point at ``position``; one token is asked for."""
+        messages = [{"role": "user", "content": list(content)}]
+        return self._completion(self.chat_url(position), {"messages": messages, "max_tokens": 1}, {})
+
+    def chat_url(self, position: int = 0) -> str:
+        """Chat completions of the entry point at ``position``."""
+        return f"{self.base_urls[position]}/v1/chat/completions"
+
+    def _completion(self, url: str, asked: Mapping[str, Any], headers: Mapping[str, str]) -> Completion:
+        body = {**self._request_fields, "model": self.config.model, **asked, "temperature": 0, "stream": False}
         reply = self.request("POST", url, json_body=body, headers=headers)
         document = self._json_object(reply, "a completion")
         usage = document.get("usage")

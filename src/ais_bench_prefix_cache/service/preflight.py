@@ -12,6 +12,7 @@ from typing import Any
 from ais_bench_prefix_cache.errors import PrefixCacheError, Problem, ServiceError
 from ais_bench_prefix_cache.service.client import ServedModel, ServiceClient
 from ais_bench_prefix_cache.service.counters import EngineId
+from ais_bench_prefix_cache.service.probe_image import probe_image_url
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,40 @@ def check_inference(client: ServiceClient, workload: Workload, encode: Callable[
     if problems:
         raise ServiceError(problems)
     return result
+
+
+def check_images(client: ServiceClient, images: int) -> Preflight:
+    """Every entry point takes a chat request with so many (small) images. Raises ServiceError with all problems."""
+    content: list[dict[str, Any]] = [
+        *[{"type": "image_url", "image_url": {"url": probe_image_url()}}] * images,
+        {"type": "text", "text": "What is this?"},
+    ]
+    result = Preflight()
+    problems: list[Problem] = []
+    for position, base_url in enumerate(client.base_urls):
+        try:
+            completion = client.chat(content, position)
+        except ServiceError as error:
+            problems.extend(_image_problem(client.chat_url(position), images, problem) for problem in error.problems)
+        else:
+            result.facts.setdefault("image_probe_prompt_tokens", {})[base_url] = completion.prompt_tokens
+    if problems:
+        raise ServiceError(problems)
+    return result
+
+
+def _image_problem(where: str, images: int, problem: Problem) -> Problem:
+    """A refusal says that images are the reason; a server that cannot be reached at all is something else."""
+    if problem.code not in ("HTTP_STATUS", "SERVER_ERROR", "NOT_FOUND"):
+        return problem
+    what = "one small image" if images == 1 else f"{images} small images"
+    return Problem(
+        "IMAGES_NOT_TAKEN",
+        where,
+        f"the server does not take a request with {what}: it {problem.message}",
+        hint="Serve a vision-language model (service.model) that allows so many images in a request (vLLM: "
+        "--limit-mm-per-prompt), on chat completions.",
+    )
 
 
 def check_engines(client: ServiceClient, workload: Workload, engines: Mapping[EngineId, EngineFacts]) -> Preflight:

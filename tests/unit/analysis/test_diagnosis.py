@@ -180,6 +180,12 @@ CASES: list[tuple[str, Evidence, str, str]] = [
     ),
     (
         "RETRIES",
+        facts(counted(1100, 576, request_success=11), retried_requests=1, aisbench_warmups=0),
+        "error",
+        "1 request was sent more than once",
+    ),
+    (
+        "RETRIES",
         facts(counted(1149, 576, SPREAD, request_success=11), retried_requests=1),
         "error",
         "1 request was sent more than once",
@@ -290,6 +296,12 @@ CASES: list[tuple[str, Evidence, str, str]] = [
         counted(1000, 576, prompt_tokens=1512),
         "warning",
         "512 prompt tokens were processed without asking the prefix cache, as requests with prompt_logprobs are",
+    ),
+    (
+        "CACHE_BYPASSED",
+        counted(900, 512, prompt_tokens=1000, request_success=10),
+        "error",
+        "100 prompt tokens were processed without asking the prefix cache, as requests with prompt_logprobs are",
     ),
     (
         "SERVER_BUSY",
@@ -489,3 +501,13 @@ def test_every_code_is_tested_and_documented(project_root: Path) -> None:
     assert codes == tested
     text = (project_root / "docs" / "diagnosis.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^### ([A-Z_]+)$", text, re.MULTILINE)) == tested
+
+
+def test_what_the_documentation_says_was_seen_on_a_real_server_has_a_test_there(project_root: Path) -> None:
+    text = (project_root / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+    listed = re.search(r"brought about on a real vLLM .*?line: (.*?)\.\n", text, re.DOTALL)
+    assert listed is not None
+    claimed = set(re.findall(r"[A-Z_]{5,}", listed[1]))
+    assert len(claimed) > 20
+    tests = "".join(path.read_text(encoding="utf-8") for path in (project_root / "tests" / "real").glob("test_*.py"))
+    assert {code for code in claimed if f'"{code}"' not in tests and f"[{code}]" not in tests} == set()

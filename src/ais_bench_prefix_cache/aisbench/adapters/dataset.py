@@ -1,4 +1,4 @@
-"""AISBench's data set over ``full.jsonl``."""
+"""AISBench's data set over the formal requests."""
 
 from __future__ import annotations
 
@@ -30,25 +30,27 @@ _COLUMNS = Features(
 class PrefixCacheDataset(BaseDataset):  # type: ignore[misc]
     """The formal requests in send order, with only the columns that sending needs.
 
+    They are the rows of ``full.jsonl``, or those of an image data set with its ``max_tokens_key``.
+
     ``lane_predecessor`` is the row number of the request before it in its lane (cold mode), ``line_offset`` and
     ``line_bytes`` say where its line lies in the file.
     """
 
-    def load(self, path: str, **_: Any) -> Dataset:
+    def load(self, path: str, max_tokens_key: str = "max_tokens", **_: Any) -> Dataset:
         columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         last_of_lane: dict[tuple[str, int], int] = {}
         offset = 0
         with Path(path).open("rb") as lines:
             for number, line in enumerate(lines):
                 row = json.loads(line)
-                rank = row["dp_rank"]
+                rank = row.get("dp_rank")
                 predecessor = NO_PREDECESSOR
                 if rank is not None:
                     lane = (row["group_id"], rank)
                     predecessor = last_of_lane.get(lane, NO_PREDECESSOR)
                     last_of_lane[lane] = number
                 columns["question"].append(row["question"])
-                columns["max_out_len"].append(row["max_tokens"])
+                columns["max_out_len"].append(row[max_tokens_key])
                 columns["answer"].append(row["answer"])
                 columns["dp_rank"].append(NO_RANK if rank is None else rank)
                 columns["lane_predecessor"].append(predecessor)

@@ -36,11 +36,14 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
     ``<dataset abbr>_usage.jsonl`` beside AISBench's results.
     """
 
-    def __init__(self, model_cfg: Any, *, path: str, mode: str = "infer", **settings: Any) -> None:
-        """``path`` is the data set's file."""
+    def __init__(
+        self, model_cfg: Any, *, path: str, prompt_key: str = "question", mode: str = "infer", **settings: Any
+    ) -> None:
+        """``path`` is the data set's file, ``prompt_key`` where its rows have what the model gets."""
         if mode == "pressure":
             raise ValueError("--pressure repeats and drops requests: their hit rate is not the planned one")
         self._full_path = Path(path)
+        self._prompt_key = prompt_key
         self._data: IO[bytes] | None = None
         self._usage: IO[str] | None = None
         self._schedule: RequestSchedule | None = None
@@ -172,7 +175,7 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
             "index": data["index"],
             "max_out_len": data["max_out_len"],
             "gold": data["gold"],
-            "prompt": json.loads(line)["question"],
+            "prompt": json.loads(line)[self._prompt_key],
         }
 
     def _write_usage(self, data_abbr: str, row: dict[str, Any]) -> None:

@@ -1,0 +1,140 @@
+"""``analysis.json`` of an image data set: what the server counted, with no theory to compare it with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ais_bench_prefix_cache.analysis.analysis_document import (
+    PASS,
+    PASS_WITH_WARNING,
+    SnapshotTexts,
+    parse_both,
+    snapshot_section,
+)
+from ais_bench_prefix_cache.analysis.comparison import counted_section
+from ais_bench_prefix_cache.analysis.diagnosis import Finding
+from ais_bench_prefix_cache.analysis.difference import CounterDelta, difference
+from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY, RunFacts
+from ais_bench_prefix_cache.scenario.model import ServiceConfig
+
+IMAGE_SEARCH_WARNINGS = frozenset({"DAMAGED_IMAGES", "DAMAGED_PARQUET_FILES", "IMAGE_COLUMN_TYPE"})
+"""Warnings of the data set itself: they stay; every other warning is made anew."""
+USAGE_KEY = "server_usage"
+
+
+@dataclass(frozen=True)
+class ServerUsage:
+    """Sums over the ``usage`` of all answers; None where the server did not say it for each of them."""
+
+    requests: int
+    prompt_tokens: int | None
+    cached_tokens: int | None
+
+    @classmethod
+    def of(cls, usage: Iterable[tuple[int | None, int | None]]) -> ServerUsage:
+        """From (prompt tokens, cached tokens) of each answer."""
+        rows = list(usage)
+        prompt = [prompt for prompt, _ in rows if prompt is not None]
+        cached = [cached for _, cached in rows if cached is not None]
+        return cls(
+            len(rows),
+            sum(prompt) if len(prompt) == len(rows) else None,
+            sum(cached) if len(cached) == len(rows) else None,
+        )
+
+
+def analyze_image_run(
+    *,
+    previous_analysis: Mapping[str, Any],
+    baseline: SnapshotTexts,
+    after: SnapshotTexts,
+    service: ServiceConfig,
+    status: Literal["complete", "analyzed"],
+    usage: ServerUsage | None = None,
+    runtime: Mapping[str, Any] | None = None,
+    facts: RunFacts | None = None,
+) -> dict[str, Any]:
+    """The counters between two looks, in the keys of ``analysis.json`` (without its digest).
+
+    ``run`` hands in its ``runtime``, its ``facts`` and the server's ``usage``; ``analyze`` leaves them out, and what an
+    earlier run left in ``previous_analysis`` is kept. Raises SnapshotError where the texts cannot be compared.
+    """
+    kept_runtime = dict(previous_analysis.get("runtime", {})) if runtime is None else dict(runtime)
+    facts = RunFacts.from_json(kept_runtime.get(FACTS_KEY, {})) if facts is None else facts
+    if usage is None and runtime is None and USAGE_KEY in previous_analysis:
+        usage = ServerUsage(**previous_analysis[USAGE_KEY])
+    early, late = parse_both(baseline, after, service, facts)
+    delta = difference(early, late)
+    warnings = [dict(w) for w in previous_analysis.get("warnings", ()) if w.get("code") in IMAGE_SEARCH_WARNINGS]
+    if facts.assumed_empty:
+        warnings.append(
+            {
+                "code": "ASSUME_EMPTY_CACHE",
+                "message": "the prefix cache was not reset; it was assumed to be empty (service.assume_empty_cache)",
+            }
+        )
+    mismatch = _queries_mismatch(delta, usage)
+    warnings += mismatch
+    document = {
+        key: value for key, value in previous_analysis.items() if key not in ("content_sha256", "findings", USAGE_KEY)
+    }
+    document["status"] = status
+    document["validation"] = {
+        **previous_analysis["validation"],
+        "status": PASS_WITH_WARNING if warnings else PASS,
+        "actual_status": PASS_WITH_WARNING if mismatch else PASS,
+    }
+    document["warnings"] = warnings
+    document["runtime"] = {
+        **kept_runtime,
+        FACTS_KEY: facts.as_json(),
+        "metrics_baseline": snapshot_section(early, baseline),
+        "metrics_after": snapshot_section(late, after),
+    }
+    document["actual"] = {**counted_section(delta), "mm_cache": _mm_cache(delta)}
+    if usage is not None:
+        document[USAGE_KEY] = vars(usage)
+    document["findings"] = [_no_theory(delta).as_json()]
+    return document
+
+
+def _mm_cache(delta: CounterDelta) -> dict[str, Any] | None:
+    """Images looked up and found in the cache of processed images; None where the server shows no such counters."""
+    queries, hits = delta.total("mm_queries"), delta.total("mm_hits")
+    if queries is None or hits is None:
+        return None
+    return {"queries": queries, "hits": hits, "hit_rate": hits / queries if queries else None}
+
+
+def _queries_mismatch(delta: CounterDelta, usage: ServerUsage | None) -> list[dict[str, Any]]:
+    """The server's counter against its own answers: the one thing that can be checked without a theory."""
+    if usage is None or usage.prompt_tokens is None or delta.queries_source == "blocks":
+        return []
+    difference_tokens = delta.queries - usage.prompt_tokens
+    if not difference_tokens:
+        return []
+    return [
+        {
+            "code": "QUERIES_MISMATCH",
+            "message": f"the server counted {delta.queries} prompt tokens, its answers to this run add up to "
+            f"{usage.prompt_tokens}: {abs(difference_tokens)} too {'many' if difference_tokens > 0 else 'few'}; "
+            "another client may use the server",
+            "expected_queries": usage.prompt_tokens,
+            "counted_queries": delta.queries,
+            "difference": difference_tokens,
+        }
+    ]
+
+
+def _no_theory(delta: CounterDelta) -> Finding:
+    return Finding(
+        code="NO_THEORY",
+        severity="note",
+        message=f"{delta.hits} of {delta.queries} prompt tokens were found in the prefix cache; there is no theory for "
+        "images to compare this with. The same images stand before the text of every request, so all requests share "
+        "the blocks from the chat template's beginning to the last image, and a high rate is to be expected",
+        evidence={"queries": delta.queries, "hits": delta.hits, "mm_cache": _mm_cache(delta)},
+        remedy="Read the counters as they are. For a hit rate that is known before the run, use a text data set.",
+    )

