@@ -40,7 +40,7 @@ def main() -> None:
     report: dict[str, object] = {"prompts": arguments.prompts, "tokens_each": arguments.tokens, "cpus": os.cpu_count()}
     for mode in ("repeat", "unique", "shared-prefix"):
         options = ["--shared-prefix-ratio", "0.5", "--prefix-groups", "4"] if mode == "shared-prefix" else []
-        command = build_parser().parse_args(
+        command = build_parser("prompts").parse_args(
             [
                 *("prompts", "--mode", mode, "--count", str(arguments.prompts)),
                 *("--input-tokens", str(arguments.tokens), *options),

@@ -142,7 +142,7 @@ def test_standard_library_only_and_constant_memory(tmp_path: Path) -> None:
         "import sys, resource\n"
         "started = set(sys.modules)\n"
         "from ais_bench_prefix_cache.cli import build_parser\n"
-        "arguments = build_parser().parse_args(['extract', 'in.jsonl'])\n"
+        "arguments = build_parser('extract').parse_args(['extract', 'in.jsonl'])\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "arguments.execute(arguments)\n"
         "grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before\n"

@@ -245,7 +245,8 @@ def _directory(scenario: Scenario, benchmark_mode: str, *, replace: bool) -> Ite
     """
     from shutil import rmtree
 
-    from ais_bench_prefix_cache.artifacts.paths import RunPaths, find_manifest
+    from ais_bench_prefix_cache.artifacts.manifest_search import find_manifest
+    from ais_bench_prefix_cache.artifacts.paths import RunPaths
     from ais_bench_prefix_cache.artifacts.writing import claimed
     from ais_bench_prefix_cache.commands.console import note
     from ais_bench_prefix_cache.errors import GenerationError

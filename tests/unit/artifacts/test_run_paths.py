@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ais_bench_prefix_cache.artifacts.documents import sealed
-from ais_bench_prefix_cache.artifacts.paths import RunPaths, find_manifest, split_timestamp
+from ais_bench_prefix_cache.artifacts.manifest_search import find_manifest
+from ais_bench_prefix_cache.artifacts.paths import RunPaths, split_timestamp
 from ais_bench_prefix_cache.artifacts.writing import write_document
 from ais_bench_prefix_cache.errors import ArtifactError
 
