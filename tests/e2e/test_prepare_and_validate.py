@@ -391,8 +391,8 @@ def test_nothing_is_left_where_prepare_refuses(run: Run, write_scenario: Callabl
     assert not (tmp_path / "outputs").exists()
     code, _, errors = run("prepare", "--mode", "mm", "--scenario", scenario)
     assert code == 2
-    message = "multimodal data sets are not available yet in this version (allowed: --mode text)"
-    assert errors == f"error [MULTIMODAL] --mode mm: {message}\n"
+    assert [line.split("]")[0] for line in errors.splitlines()] == ["error [WRONG_URL", "error [MISSING_KEY"]
+    assert not (tmp_path / "outputs").exists()
 
 
 def test_nothing_is_left_where_a_prompt_turns_out_not_to_be_exact(

@@ -173,7 +173,8 @@ def _block_size(evidence: Evidence) -> Iterator[Finding]:
     requests = evidence.requests
     if not other and not steps and requests is not None and requests.mismatched and requests.seen_values >= 2:
         step = requests.seen_step
-        if step > ours and step % ours == 0:
+        # Larger blocks can only take hits away; a step that a request's repeats have in common by chance shows none.
+        if step > ours and step % ours == 0 and requests.seen_hits < requests.expected_hits:
             yield Finding(
                 "SERVER_BLOCK_SIZE_MULTIPLE",
                 "error",

@@ -92,6 +92,9 @@ def run_log(path: Path) -> Iterator[logging.Logger]:
         """A log file that cannot be written is an error of the command (a full disk), not a traceback beside it."""
 
         def handleError(self, record: logging.LogRecord) -> None:
+            error = sys.exc_info()[1]
+            if isinstance(error, OSError):
+                raise OSError(error.errno, error.strerror, self.baseFilename) from error
             raise
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -97,6 +97,14 @@ def refused(baseline: str, after: str, dp_size: int = 1) -> Evidence:
 
 EXACT = counted(1000, 576)
 
+
+def test_repeats_that_hit_more_are_no_larger_blocks() -> None:
+    # Seen with retries on a real vLLM: 192 and, for a repeated request, 288 tokens in blocks of 32.
+    requests = seen(counted(1000, 768), [96, 48, 48, 48, 96, 96, 96, 96, 96, 96])
+    assert requests.requests is not None and requests.requests.seen_step == 48
+    assert "SERVER_BLOCK_SIZE_MULTIPLE" not in {finding.code for finding in diagnose(requests)}
+
+
 CASES: list[tuple[str, Evidence, str, str]] = [
     (
         "WRONG_BLOCK_SIZE",
