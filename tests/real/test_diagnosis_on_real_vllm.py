@@ -182,8 +182,8 @@ def test_a_reset_that_reaches_the_idle_rank_only(server: Any, scenario_for: Any,
         found, stderr = refusal(scenario_for(server, service=changes))
     assert found == {"RESET_REFUSED"}
     assert "requests are running there" in stderr
-    with running_request(server, rank=1):
-        judged = judge(scenario_for(server, service={**changes, "assume_empty_cache": True}))
+    scenario = scenario_for(server, service={**changes, "assume_empty_cache": True})
+    judged = judge(scenario, during=running_request(server, rank=1))
     assert {"RESET_PARTIAL", "SERVER_BUSY"} <= codes(judged)
     assert set(evidence(judged, "RESET_PARTIAL")["hits_after"]) == {"1"}
     assert judged.counted_total == judged.planned_total
