@@ -239,7 +239,7 @@ def send(server: Any, prompt: str, **options: Any) -> None:
 @contextmanager
 def running_request(server: Any, rank: int) -> Iterator[None]:
     """A request that generates tokens on a rank for the time of a block; then vLLM aborts it."""
-    body = {"model": SERVED_MODEL, "prompt": "On", "max_tokens": 8000, "ignore_eos": True, "stream": True}
+    body = {"model": SERVED_MODEL, "prompt": "On", "max_tokens": 32000, "ignore_eos": True, "stream": True}
     with (
         httpx.Client(base_url=server.vllm.url, timeout=60, trust_env=False) as client,
         client.stream("POST", "/v1/completions", json=body, headers={"X-data-parallel-rank": str(rank)}) as response,
