@@ -115,7 +115,7 @@ def test_other_ranks(
     ("server", "code", "text"),
     [
         ("no-prefix-caching", "PREFIX_CACHING_OFF", "says that prefix caching is off"),
-        ("no-log-stats", "NO_PREFIX_CACHE_METRICS", "vLLM shows none with --disable-log-stats"),
+        ("no-log-stats", "SNAPSHOT_NO_ENGINE_METRICS", "start vLLM without --disable-log-stats"),
         ("bare", "RESET_NOT_OFFERED", "Start vLLM with VLLM_SERVER_DEV_MODE=1"),
     ],
     indirect=["server"],
