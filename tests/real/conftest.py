@@ -32,8 +32,7 @@ class ServerKind:
 KINDS = {
     "one-engine": ServerKind(options=("--api-key", API_KEY)),
     # vLLM starts as many API processes as engines.
-    # Room for a request that keeps a rank busy for minutes.
-    "two-engines": ServerKind(engines=2, options=("--max-model-len", "32768")),
+    "two-engines": ServerKind(engines=2),
     "two-engines-one-api-process-bos": ServerKind(engines=2, adds_bos=True, options=("--api-server-count", "1")),
     # vLLM refuses a cache that cannot hold one request of max_model_len tokens.
     "forty-blocks": ServerKind(options=("--num-gpu-blocks-override", "40", "--max-model-len", "1024")),
