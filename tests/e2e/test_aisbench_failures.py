@@ -90,12 +90,11 @@ def test_a_silent_server_ends_the_run(fake_server, prepare_rows, make_answer, sc
 PROGRAM = """
 import pickle, sys
 from ais_bench_prefix_cache.aisbench.launch import run_aisbench
-from ais_bench_prefix_cache.cli import _raise_terminated
-import signal
-signal.signal(signal.SIGTERM, _raise_terminated)
+from ais_bench_prefix_cache.interruptions import ended_by_the_first_signal
 import tempfile
 tempfile.tempdir = sys.argv[2]
-run_aisbench(pickle.load(open(sys.argv[1], "rb")))
+with ended_by_the_first_signal():
+    run_aisbench(pickle.load(open(sys.argv[1], "rb")))
 """
 
 

@@ -172,8 +172,11 @@ def running_request(client: httpx.Client) -> Iterator[None]:
     """A request that generates tokens for the time of a block; then its connection is closed, and vLLM aborts it."""
     body = {"model": SERVED_MODEL, "prompt": "On and on", "max_tokens": 8000, "ignore_eos": True, "stream": True}
     with client.stream("POST", "/v1/completions", json=body) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()
+        next(lines)
+        # An iterator that is forgotten closes its response.
         yield
+        del lines
 
 
 @pytest.mark.parametrize("server", ["one-engine"], indirect=True)
