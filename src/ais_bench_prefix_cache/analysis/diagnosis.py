@@ -425,8 +425,8 @@ def _traffic(evidence: Evidence) -> Iterator[Finding]:
         numbers["whole_repetitions"] = repetitions
         what += f": those of the whole data set, {repetitions} more {'time' if repetitions == 1 else 'times'}"
         remedy = (
-            "Look for a second run of the same data set between the snapshots, requests with n or best_of above 1 (each "
-            "counts its prompt so many times), and a proxy that sends requests again."
+            "Look for a second run of this data set between the snapshots, requests with n or best_of above 1 (each "
+            "counts its prompt as often), and a proxy that sends requests again."
         )
     yield Finding(
         "FOREIGN_TRAFFIC",
@@ -702,8 +702,8 @@ def _unexplained(evidence: Evidence) -> Iterator[Finding]:
             "warning",
             f"{short} tokens fewer were hit than theory says, and nothing else shows why",
             numbers,
-            "Compare request by request (start vLLM with --enable-prompt-tokens-details) and look for the first one; was "
-            "the cache reset in between, did requests carry a cache_salt, or were they sent in another order?",
+            "Compare request by request (start vLLM with --enable-prompt-tokens-details) and look for the first one. "
+            "Usual reasons: a reset in between, requests with a cache_salt, another order than planned.",
         )
 
 
