@@ -189,7 +189,7 @@ def test_a_reset_that_reaches_the_idle_rank_only(server: Any, scenario_for: Any,
         judged = judge(scenario_for(server, service={**service, "assume_empty_cache": True}))
     assert codes(judged) == {"RESET_PARTIAL"}
     shown = evidence(judged, "RESET_PARTIAL")
-    assert shown["hits_after"]["0"] == 0 < shown["hits_after"]["1"]
+    assert set(shown["hits_after"]) == {"1"}
     assert [warning["code"] for warning in judged.analysis["warnings"]] == ["ASSUME_EMPTY_CACHE"]
     assert judged.counted_total == judged.planned_total
 
