@@ -88,6 +88,7 @@ def _execute(arguments: argparse.Namespace) -> int:
         EXIT_TERMINATED,
         PrefixCacheError,
         Terminated,
+        os_error_problem,
     )
     from ais_bench_prefix_cache.interruptions import ended_by_the_first_signal
 
@@ -113,8 +114,8 @@ def _execute(arguments: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _say(f"error [OS_ERROR] {where}{error.strerror or error}")
+        problem = os_error_problem(error)
+        _say(f"error [{problem.code}] {problem}")
         return EXIT_INVALID_INPUT
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):

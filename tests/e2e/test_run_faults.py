@@ -304,6 +304,20 @@ def test_the_disk_is_full_when_the_analysis_is_written(prepared: Prepared) -> No
     assert not partial.is_symlink()
 
 
+def test_the_disk_is_full_when_the_log_is_written(prepared: Prepared) -> None:
+    prepared.log.unlink(missing_ok=True)
+    prepared.log.symlink_to("/dev/full")
+    try:
+        lines = finish(prepared.start(), 2)
+    finally:
+        prepared.log.unlink()
+    assert lines[-3:] == [
+        f"error [DISK_FULL] {prepared.log}: the disk is full",
+        "    Free some space and repeat the command.",
+        unchanged(prepared, "verify"),
+    ]
+
+
 def test_the_disk_is_full_while_aisbench_writes(prepared: Prepared) -> None:
     """A limit on the size of files stands for the disk: the run's own files stay below it, AISBench's do not."""
     # The other tests of this module have filled the log that all runs of a data set share.

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -200,9 +201,11 @@ def _with_last_lines(problems: list[Problem], family: ProcessFamily, job: AISBen
     family.end()
     lines = list(family.tail)[-_LAST_LINES_SHOWN:]
     first = problems[0]
+    disk_is_full = any(os.strerror(number) in line for number in (ENOSPC, EDQUOT) for line in family.tail)
     hint = "\n    ".join(
         [
             *([first.hint] if first.hint else []),
+            *([f"AISBench found the disk full: free some space below {job.work_dir}."] if disk_is_full else []),
             *(["AISBench's last lines:", *(f"| {line}" for line in lines)] if lines else []),
             *([f"All of its output: {job.log_path}"] if job.log_path is not None else []),
         ]
