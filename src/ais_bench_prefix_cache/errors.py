@@ -6,8 +6,13 @@ Every error that a user can cause derives from :class:`PrefixCacheError`. The co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from typing_extensions import Self
+
+# Every command waits for this module: it imports nothing, not even typing.
 
 EXIT_OK = 0
 EXIT_INVALID_INPUT = 2
@@ -17,10 +22,8 @@ EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
-AnyError = TypeVar("AnyError", bound="PrefixCacheError")
 
-
-class Problem(NamedTuple):
+class Problem:
     """One thing that is wrong.
 
     ``code`` is stable and upper case (``UNKNOWN_KEY``); ``where`` names a place in the input (``scenario.json:
@@ -28,11 +31,29 @@ class Problem(NamedTuple):
     would be right; ``hint`` what to do. None of them ever holds a secret.
     """
 
-    code: str
-    where: str
-    message: str
-    allowed: str | None = None
-    hint: str | None = None
+    __slots__ = ("allowed", "code", "hint", "message", "where")
+
+    def __init__(
+        self, code: str, where: str, message: str, allowed: str | None = None, hint: str | None = None
+    ) -> None:
+        self.code = code
+        self.where = where
+        self.message = message
+        self.allowed = allowed
+        self.hint = hint
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Problem) and self._fields == other._fields
+
+    def __hash__(self) -> int:
+        return hash(self._fields)
+
+    def __repr__(self) -> str:
+        return f"Problem{self._fields}"
+
+    @property
+    def _fields(self) -> tuple[str | None, ...]:
+        return (self.code, self.where, self.message, self.allowed, self.hint)
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
@@ -57,9 +78,7 @@ class PrefixCacheError(Exception):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
     @classmethod
-    def of(
-        cls: type[AnyError], code: str, where: str, message: str, *, allowed: str | None = None, hint: str | None = None
-    ) -> AnyError:
+    def of(cls, code: str, where: str, message: str, *, allowed: str | None = None, hint: str | None = None) -> Self:
         """An error with a single problem."""
         return cls(Problem(code, where, message, allowed, hint))
 

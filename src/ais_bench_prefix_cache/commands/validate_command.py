@@ -6,9 +6,11 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from ais_bench_prefix_cache.artifacts.verifying import ProvenFiles
 
 DESCRIPTION = (
