@@ -6,13 +6,15 @@ Every error that a user can cause derives from :class:`PrefixCacheError`. The co
 
 from __future__ import annotations
 
+from ais_bench_prefix_cache.record import Record
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from typing_extensions import Self
 
-# Every command waits for this module: it imports nothing, not even typing.
+# Every command waits for this module: it imports nothing large, not even typing.
 
 EXIT_OK = 0
 EXIT_INVALID_INPUT = 2
@@ -23,7 +25,7 @@ EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
 
-class Problem:
+class Problem(Record):
     """One thing that is wrong.
 
     ``code`` is stable and upper case (``UNKNOWN_KEY``); ``where`` names a place in the input (``scenario.json:
@@ -31,7 +33,7 @@ class Problem:
     would be right; ``hint`` what to do. None of them ever holds a secret.
     """
 
-    __slots__ = ("allowed", "code", "hint", "message", "where")
+    __slots__ = ("code", "where", "message", "allowed", "hint")  # noqa: RUF023 - in the order of reading
 
     def __init__(
         self, code: str, where: str, message: str, allowed: str | None = None, hint: str | None = None
@@ -41,19 +43,6 @@ class Problem:
         self.message = message
         self.allowed = allowed
         self.hint = hint
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Problem) and self._fields == other._fields
-
-    def __hash__(self) -> int:
-        return hash(self._fields)
-
-    def __repr__(self) -> str:
-        return f"Problem{self._fields}"
-
-    @property
-    def _fields(self) -> tuple[str | None, ...]:
-        return (self.code, self.where, self.message, self.allowed, self.hint)
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message

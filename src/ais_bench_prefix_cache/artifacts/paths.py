@@ -14,6 +14,7 @@ import re
 from pathlib import Path
 
 from ais_bench_prefix_cache.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.record import Record
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -28,8 +29,10 @@ LATEST_ADVANCE_SECONDS = 3600
 IMAGE_SCENARIO_NAMES = ("single_1080p", "multi_720p_5")
 
 
-class RunPaths:
+class RunPaths(Record):
     """The files of one run. ``run_id`` is the time-stamped one, ``directory`` the time-stamped directory."""
+
+    __slots__ = ("directory", "run_id")
 
     def __init__(self, directory: Path, run_id: str) -> None:
         self.directory = directory

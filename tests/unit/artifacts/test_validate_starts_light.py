@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 NEEDED = (
-    "__future__, argparse, array, collections, contextlib, functools, hashlib, json, os, pathlib, re, signal, sys, time"
+    "__future__, argparse, array, collections, contextlib, functools, hashlib, importlib, json, os, pathlib, "
+    "re, signal, sys, time"
 )
 CODE = """
 import sys
