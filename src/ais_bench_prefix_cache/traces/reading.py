@@ -9,6 +9,10 @@ A row is one of, in this order:
 
 Two blocks of a trace are the same only if all blocks before them are, too, whatever their ids say: Qwen-Bailian's ids
 name the content of one block. Rows are streamed.
+
+Rows of token ids and texts may say what vLLM mixes into the names of blocks: ``lora`` (a name, or an object with name
+and path), ``cache_salt``, and ``images``, a list of objects with hash, offset and length in tokens. ``model`` keeps the
+models of one file apart.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.errors import ArtifactError
-from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, ExtraKeys, block_hashes
+from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, ExtraKeys, MultimodalItem, block_hashes
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceRequest
 
 if TYPE_CHECKING:
@@ -41,6 +45,7 @@ class TraceFields:
     output: str | None = None
     group: str = "group_id"
     rank: str = "dp_rank"
+    images: str = "images"
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,7 @@ class _Reader:
             group=None if group is None else str(group),
             rank=row.get(self._fields.rank) if type(row.get(self._fields.rank)) is int else None,
             timestamp_ms=_milliseconds(row),
-            extra_keys=_extra_keys(row),
+            extra_keys=self._extra_keys(line, row, id_tokens, prompt_tokens),
         )
 
     def _output(self, line: int, row: Mapping[str, Any]) -> int:
@@ -197,6 +202,69 @@ class _Reader:
                 allowed=f"one for every {self._block_size} tokens",
             )
         return self._block_size
+
+    def _extra_keys(self, line: int, row: Mapping[str, Any], id_tokens: int, prompt_tokens: int) -> ExtraKeys | None:
+        """Keys that keep requests apart although their tokens are equal; empty ones are none, as for vLLM."""
+        model, salt = (self._name(line, row, name) for name in ("model", "cache_salt"))
+        lora, images = self._lora(line, row), self._images(line, row, id_tokens, prompt_tokens)
+        if not (model or salt or lora or images):
+            return None
+        return ExtraKeys(lora=lora, cache_salt=salt, multimodal_items=images, model=model)
+
+    def _name(self, line: int, row: Mapping[str, Any], key: str) -> str | None:
+        value = row.get(key)
+        if value is None or isinstance(value, str):
+            return value or None
+        raise self._problem(line, "BAD_KEY", f"{key} is {value!r}", allowed="a text")
+
+    def _lora(self, line: int, row: Mapping[str, Any]) -> tuple[str, str] | None:
+        value = row.get("lora")
+        if isinstance(value, Mapping):
+            name, path = value.get("name"), value.get("path", "")
+            if isinstance(name, str) and name and isinstance(path, str):
+                return name, path
+        elif value is None or isinstance(value, str):
+            return (value, "") if value else None
+        raise self._problem(line, "BAD_KEY", f"lora is {value!r}", allowed="a name, or an object with name and path")
+
+    def _images(
+        self, line: int, row: Mapping[str, Any], id_tokens: int, prompt_tokens: int
+    ) -> tuple[MultimodalItem, ...]:
+        name = self._fields.images
+        images = row.get(name)
+        if not images:
+            return ()
+        if id_tokens > 1:
+            raise self._problem(
+                line, "BAD_IMAGES", f"{name} stands beside hash_ids, which name what their blocks hold, images included"
+            )
+        if not isinstance(images, list) or not all(isinstance(image, Mapping) for image in images):
+            raise self._problem(
+                line,
+                "BAD_IMAGES",
+                f"{name} is no list of objects",
+                allowed='[{"hash": "…", "offset": 3, "length": 576}, …], places in tokens',
+                hint="--image-field names another key.",
+            )
+        items = []
+        for image in images:
+            identifier, offset, length = image.get("hash"), image.get("offset"), image.get("length")
+            if not isinstance(identifier, str) or not identifier:
+                raise self._problem(line, "BAD_IMAGES", f"an image's hash is {identifier!r}", allowed="a text")
+            for key, value, smallest in (("offset", offset, 0), ("length", length, 1)):
+                if type(value) is not int or value < smallest:
+                    message = f"the {key} of the image {identifier} is {value!r}"
+                    raise self._problem(line, "BAD_IMAGES", message, allowed=f"an integer of {smallest} or more")
+            items.append(MultimodalItem(identifier, offset, length))
+        items.sort(key=lambda item: item.offset)
+        end = 0
+        for item in items:
+            if item.offset < end or item.offset + item.length > prompt_tokens:
+                other = "inside another" if item.offset < end else f"not within the prompt's {prompt_tokens}"
+                places = f"tokens {item.offset} … {item.offset + item.length - 1}"
+                raise self._problem(line, "BAD_IMAGES", f"the image {item.identifier} is {places}, {other}")
+            end = item.offset + item.length
+        return tuple(items)
 
     def _integer(self, line: int, row: Mapping[str, Any], name: str, smallest: int) -> int:
         value = row.get(name)
@@ -230,15 +298,3 @@ def _milliseconds(row: Mapping[str, Any]) -> float:
         return 0
     assert isinstance(timestamp, (int, float))
     return round(timestamp * 1000) if "chat_id" in row else timestamp
-
-
-def _extra_keys(row: Mapping[str, Any]) -> ExtraKeys | None:
-    """Keys that keep requests apart although their tokens are equal."""
-    model, lora, salt = row.get("model"), row.get("lora"), row.get("cache_salt")
-    if model is None and lora is None and salt is None:
-        return None
-    return ExtraKeys(
-        lora=None if lora is None else (str(lora), ""),
-        cache_salt=None if salt is None else str(salt),
-        model=None if model is None else str(model),
-    )
