@@ -163,7 +163,8 @@ def test_images_are_part_of_the_blocks_that_they_touch(simulate: Any) -> None:
         ({"cache_salt": 7}, "BAD_KEY] requests.jsonl line 1: cache_salt is 7 (allowed: a text)\n"),
         (
             {"lora": {"path": "/a"}},
-            "BAD_KEY] requests.jsonl line 1: lora is {'path': '/a'} (allowed: a name, or an object with name and path)\n",
+            "BAD_KEY] requests.jsonl line 1: lora is {'path': '/a'} (allowed: a name, or an object with name and "
+            "path)\n",
         ),
     ],
 )

@@ -92,6 +92,7 @@ def _prepare_text(scenario: Scenario, *, replace: bool, verify: VerifyMode) -> d
     from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
 
     plan = plan_scenario(scenario)
+    capacity = capacity_warnings(scenario, plan)
     corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
     tokenizer = load_tokenizer(scenario.tokenizer)
     identity = tokenizer.identity()
@@ -107,10 +108,11 @@ def _prepare_text(scenario: Scenario, *, replace: bool, verify: VerifyMode) -> d
             prompts=prompts,
             corpus_sha256=corpus.sha256,
             tokenizer=identity,
+            warnings=capacity,
             replace=replace,
             progress=lambda rows: progress(rows, total=len(plan), label="Generate prompts"),
         )
-        for warning in [*analysis["warnings"], *capacity_warnings(scenario, plan)]:
+        for warning in analysis["warnings"]:
             log.warning("%s %s", warning["code"], warning["message"])
             warn(warning)
         log.info("theoretical hit rate %.6f, wrote %s", analysis["theoretical_hit_rate"], paths.manifest)
