@@ -8,6 +8,13 @@ import pytest
 
 from ais_bench_prefix_cache.errors import CalculationError
 from ais_bench_prefix_cache.kvcache.model_config import sizing_of_model
+from ais_bench_prefix_cache.kvcache.sizing import (
+    CacheSizing,
+    attention_layers,
+    constant_state_layers,
+    prefixes_that_fit,
+    requests_that_fit,
+)
 
 LLAMA3_8B = {
     "num_hidden_layers": 32,
@@ -95,6 +102,68 @@ def test_window_and_hybrid_layers(config: dict[str, Any], full: int, windowed: i
     assert sum(layer.count for layer in sizing.layers if layer.kind == "constant_state") == constant
     assert sizing.request_bytes(5000) == one_layer * (5000 * full + 1024 * windowed)
     assert sizing.request_bytes(500) == one_layer * 500 * (full + windowed)
+
+
+GEMMA3_27B = {
+    **LLAMA3_8B,
+    "num_hidden_layers": 62,
+    "head_dim": 128,
+    "num_key_value_heads": 16,
+    "sliding_window": 1024,
+    "layer_types": [*(["sliding_attention"] * 5 + ["full_attention"]) * 10, *["sliding_attention"] * 2],
+}
+
+
+def test_layers_fall_into_groups_of_one_size_as_in_vllm() -> None:
+    def groups(config: dict[str, Any]) -> list[tuple[int | None, int, int]]:
+        return [(group.window, group.count, group.layers) for group in sizing_of_model(config).block_groups()]
+
+    assert groups(LLAMA3_8B) == [(None, 1, 32)]
+    # 10 layers of full attention; 52 with a window, the last group of which is filled up.
+    assert groups(GEMMA3_27B) == [(None, 1, 10), (1024, 6, 10)]
+    halves = {**WINDOWED, "num_hidden_layers": 5, "layer_types": ["sliding_attention"] * 3 + ["full_attention"] * 2}
+    assert groups(halves) == [(None, 1, 2), (1024, 2, 2)]
+    nearly = {**WINDOWED, "num_hidden_layers": 9, "layer_types": ["sliding_attention"] * 5 + ["full_attention"] * 4}
+    assert groups(nearly) == [(None, 1, 5), (1024, 1, 5)]
+    # Layers without a cache take none.
+    assert groups({**LLAMA3_8B, "num_hidden_layers": 8, "full_attention_interval": 4}) == [(None, 1, 2)]
+
+
+def test_what_fits_is_what_windows_keep() -> None:
+    sizing = sizing_of_model(GEMMA3_27B)
+    assert sizing.pool_block_bytes(16) == 10 * 16 * 2 * 16 * 128 * 2
+    # 131,072 tokens: 8,192 blocks of full attention; of each window group the blocks of the last 1,023 tokens.
+    assert requests_that_fit(sizing, 8192 + 6 * 64, length=131072, block_size=16) == 1
+    assert requests_that_fit(sizing, 8192 + 6 * 64 - 1, length=131072, block_size=16) == 0
+    # Token 131,073 begins a block; the 1,023 tokens before the next one begin with the second of a block: 64 and 1.
+    assert requests_that_fit(sizing, 8193 + 6 * 65, length=131073, block_size=16) == 1
+    assert requests_that_fit(sizing, 8193 + 6 * 65 - 1, length=131073, block_size=16) == 0
+    # 100,000 of them in common: 6,250 blocks of full attention, none of a window.
+    assert (
+        requests_that_fit(sizing, 6250 + 3 * (1942 + 6 * 64), length=131072, block_size=16, prefix_tokens=100000) == 3
+    )
+    assert prefixes_that_fit(sizing, 4 * (6250 + 6 * 64) + 9, prefix_tokens=100000, block_size=16) == 4
+    # Short requests keep everything in every group.
+    assert requests_that_fit(sizing, 7 * 32 * 5, length=512, block_size=16) == 5
+
+
+def test_kinds_of_different_size_share_blocks_of_both() -> None:
+    layers = (attention_layers(2, kv_heads=4, head_dim=8), attention_layers(6, kv_heads=1, head_dim=8, window=33))
+    sizing = CacheSizing(layers, 2)
+    assert sizing.pool_block_bytes(16) == 2 * 16 * (2 * 64 + 6 * 16)
+    # Of 64 tokens 4 blocks of 4,096 bytes and 2 of 3,072; 224 × 16 × 2 = 7,168 bytes a block.
+    assert requests_that_fit(sizing, 10, length=64, block_size=16) == 71680 // (4 * 4096 + 2 * 3072)
+
+
+def test_a_model_without_a_growing_cache_has_no_blocks() -> None:
+    sizing = CacheSizing((constant_state_layers(4),), 2)
+    for ask in (
+        lambda: requests_that_fit(sizing, 10, length=64, block_size=16),
+        lambda: prefixes_that_fit(sizing, 10, prefix_tokens=64, block_size=16),
+        lambda: sizing.blocks_in(2**30, 16),
+    ):
+        with pytest.raises(CalculationError, match=r"^model: no layer of this model keeps anything per token$"):
+            ask()
 
 
 @pytest.mark.parametrize(

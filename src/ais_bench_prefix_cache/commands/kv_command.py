@@ -252,17 +252,23 @@ def _capacity(arguments: argparse.Namespace, sizing: CacheSizing) -> dict[str, A
         blocks = sizing.blocks_in(int(arguments.cache_gib * GIB), size)
     # vLLM keeps one block, its null block, out of use.
     usable = max(0, blocks - 1)
+    groups = sizing.block_groups()
+    block_of_each_group = sum(group.count * sizing.group_block_bytes(group, size) for group in groups)
     capacity: dict[str, Any] = {
         "blocks": blocks,
         "usable_blocks": usable,
-        "usable_tokens": usable * size,
+        "usable_tokens": usable * sizing.pool_block_bytes(size) // block_of_each_group * size,
+        "bytes_per_block": sizing.pool_block_bytes(size),
+        "block_groups": [
+            {"window": group.window, "count": group.count, "layers": group.layers} for group in groups
+        ],
         "requests": [
             {
                 "length": length,
-                "alone": requests_that_fit(usable, length=length, block_size=size),
+                "alone": requests_that_fit(sizing, usable, length=length, block_size=size),
                 **(
                     {"sharing_the_prefix": requests_that_fit(
-                        usable, length=length, block_size=size, prefix_tokens=arguments.prefix
+                        sizing, usable, length=length, block_size=size, prefix_tokens=arguments.prefix
                     )}
                     if arguments.prefix and arguments.prefix < length
                     else {}
@@ -272,7 +278,9 @@ def _capacity(arguments: argparse.Namespace, sizing: CacheSizing) -> dict[str, A
         ],
     }  # fmt: skip
     if arguments.prefix:
-        capacity["canonical_prefixes"] = prefixes_that_fit(usable, prefix_tokens=arguments.prefix, block_size=size)
+        capacity["canonical_prefixes"] = prefixes_that_fit(
+            sizing, usable, prefix_tokens=arguments.prefix, block_size=size
+        )
     return capacity
 
 
