@@ -75,7 +75,9 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.mode == "mm":
         report = _prepare_images(scenario, replace=replace)
     elif arguments.mode == "trace":
-        report = _prepare_trace(scenario, arguments.trace, arguments.trace_block_size, replace=replace)
+        report = _prepare_trace(
+            scenario, arguments.trace, arguments.trace_block_size, replace=replace, verify=arguments.verify
+        )
     else:
         report = _prepare_text(scenario, replace=replace, verify=arguments.verify)
     print_json(report, indent=None)
@@ -194,7 +196,7 @@ def _log_sources(log: Logger, scenario: Scenario, corpus: Corpus, tokenizer: Map
 
 
 def _prepare_trace(
-    scenario: Scenario, trace_path: Path, trace_block_size: int | None, *, replace: bool
+    scenario: Scenario, trace_path: Path, trace_block_size: int | None, *, replace: bool, verify: VerifyMode
 ) -> dict[str, Any]:
     from ais_bench_prefix_cache.artifacts.sources import file_sha256
     from ais_bench_prefix_cache.artifacts.trace_data_set import write_trace_data_set
@@ -208,7 +210,13 @@ def _prepare_trace(
     block_size, count = check_block_trace(trace_path, trace_block_size)
     corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
     tokenizer = load_tokenizer(scenario.tokenizer)
-    prompts = TracePrompts(tokenizer, corpus, trace_block_size=block_size, block_size=scenario.block_size)
+    prompts = TracePrompts(
+        tokenizer,
+        corpus,
+        trace_block_size=block_size,
+        block_size=scenario.block_size,
+        check_each=verify == "full",
+    )
     trace = {"path": str(trace_path.resolve()), "sha256": file_sha256(trace_path), "block_size": block_size}
     with _directory(scenario, "trace", replace=replace) as paths, run_log(paths.log("prepare")) as log:
         log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
