@@ -42,7 +42,15 @@ def random_trace(block_size: int, count: int = 24, seed: int = 7) -> Rows:
 
 @pytest.fixture
 def prepare(tmp_path: Path, gsm8k_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(rows: Rows, tokenizer: Path, *options: str, block_size: int = 16, ranks: int = 1, name: str = "t") -> Any:
+    def run(
+        rows: Rows,
+        tokenizer: Path,
+        *options: str,
+        block_size: int = 16,
+        ranks: int = 1,
+        name: str = "t",
+        kv_cache_blocks: int | None = None,
+    ) -> Any:
         trace = tmp_path / "trace.jsonl"
         trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
         scenario = tmp_path / f"{name}.json"
@@ -52,7 +60,7 @@ def prepare(tmp_path: Path, gsm8k_path: Path, capsys: pytest.CaptureFixture[str]
                     "run": {"run_id": name, "output_dir": str(tmp_path / name)},
                     "tokenizer": {"path": str(tokenizer), "block_size": block_size},
                     "corpus": {"path": str(gsm8k_path)},
-                    "service": {"dp_size": ranks},
+                    "service": {"dp_size": ranks, "kv_cache_blocks": kv_cache_blocks},
                 }
             )
         )
@@ -195,6 +203,22 @@ def test_verify_full_encodes_every_prompt(
     assert code == 2
     assert message.startswith("error [PROMPTS_NOT_EXACT] trace line 1: no text of its blocks is encoded as its words")
     assert isinstance(prepare(trace, qwen3_tokenizer_dir, name="unseen"), dict)
+
+
+def test_a_server_that_is_too_small_for_the_trace_is_named(
+    prepare: Any, qwen3_tokenizer_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = random_trace(16)
+    largest = max((row["input_length"] + row["output_length"] - 2) // 16 + 1 for row in trace)
+    files = prepare(trace, qwen3_tokenizer_dir, name="small", kv_cache_blocks=largest + 3)
+    (warning,) = json.loads(Path(files["analysis"]).read_text())["warnings"]
+    assert (warning["code"], warning["kv_cache_blocks"]) == ("CACHE_TOO_SMALL", largest + 3)
+    found = []
+    for blocks in (largest + 2, warning["needed_kv_cache_blocks"] - 1, warning["needed_kv_cache_blocks"] - 2):
+        assert main(["simulate", str(tmp_path / "trace.jsonl"), "--blocks", str(blocks), "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out)["hits"])
+    assert warning["predicted_hits"] == found[0] < found[1] == warning["planned_hits"] > found[2]
+    assert main(["validate", "--manifest", files["manifest"], "--deep"]) == 0
 
 
 def edited(path: str, change: Any) -> None:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest
     from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
     from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet
+    from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve
     from ais_bench_prefix_cache.planning.plan import Plan
     from ais_bench_prefix_cache.scenario.model import Scenario
 
@@ -37,6 +38,15 @@ def capacity_warnings(scenario: Scenario, plan: Plan) -> list[dict[str, Any]]:
         if plan.mode == "warmup" and prefix
     ]
     return _warnings(columns, plan.block_size, scenario.service.kv_cache_blocks, plan.dp_size, warmup)
+
+
+def trace_capacity_warnings(scenario: Scenario, curve: CapacityCurve, planned_hits: int) -> list[dict[str, Any]]:
+    """The same for a data set made from a trace, whose prompts were replayed while they were written."""
+    from ais_bench_prefix_cache.analysis.cache_prediction import warning_of_curve
+
+    blocks = scenario.service.kv_cache_blocks
+    warning = None if blocks is None else warning_of_curve(curve, kv_cache_blocks=blocks, planned_hits=planned_hits)
+    return [] if warning is None else [warning]
 
 
 def check_capacity_warnings(data_set: VerifiedDataSet) -> None:

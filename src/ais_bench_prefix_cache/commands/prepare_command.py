@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,7 +201,8 @@ def _prepare_trace(
 ) -> dict[str, Any]:
     from ais_bench_prefix_cache.artifacts.sources import file_sha256
     from ais_bench_prefix_cache.artifacts.trace_data_set import write_trace_data_set
-    from ais_bench_prefix_cache.commands.console import progress, run_log
+    from ais_bench_prefix_cache.commands.capacity_check import trace_capacity_warnings
+    from ais_bench_prefix_cache.commands.console import progress, run_log, warn
     from ais_bench_prefix_cache.prompts.corpus import load_corpus
     from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.prompts.trace_prompts import TracePrompts
@@ -231,7 +233,11 @@ def _prepare_trace(
             tokenizer=tokenizer.identity(),
             replace=replace,
             progress=lambda rows: progress(rows, total=count, label="Generate prompts"),
+            capacity_warnings=partial(trace_capacity_warnings, scenario),
         )
+        for warning in analysis["warnings"]:
+            log.warning("%s %s", warning["code"], warning["message"])
+            warn(warning)
         log.info("theoretical hit rate %.6f, wrote %s", analysis["theoretical_hit_rate"], paths.manifest)
     return _paths(paths)
 
