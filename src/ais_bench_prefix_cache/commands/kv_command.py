@@ -118,10 +118,28 @@ def _sizing(arguments: argparse.Namespace) -> tuple[CacheSizing, str]:
                 "cannot be given together with --model-config",
                 hint="The file says it already; only --dtype and --tensor-parallel may be added.",
             )
-        config = _read_config(arguments.model_config)
+        config = _with_defaults(_read_config(arguments.model_config))
         dtype = arguments.dtype or model_dtype(config)
         return sizing_of_model(config, dtype=dtype, tensor_parallel=arguments.tensor_parallel), dtype
     return _sizing_of_numbers(arguments), arguments.dtype or "bf16"
+
+
+def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with what it leaves to the defaults of its class, if transformers knows that class."""
+    from ais_bench_prefix_cache.kvcache.model_config import lacks_defaults, text_part
+
+    text = dict(text_part(config))
+    if not isinstance(text.get("model_type"), str) or not lacks_defaults(text):
+        return config
+    try:
+        from transformers import AutoConfig
+
+        given = {key: value for key, value in text.items() if key not in ("model_type", "architectures")}
+        known = AutoConfig.for_model(text["model_type"], **given).to_dict()
+    except Exception:
+        # An unknown class, or one that refuses the file: what is missing is then said by its key.
+        return config
+    return text | {key: value for key, value in known.items() if text.get(key) is None}
 
 
 def _read_config(path: Path) -> dict[str, Any]:
