@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.commands.argument_types import integers, positive_integer, positive_number
+from ais_bench_prefix_cache.commands.argument_types import integer, integers, positive_integer, positive_number
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.kvcache.sizing import CacheSizing
@@ -24,17 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``kv``."""
     model = parser.add_argument_group("the model, from a file or from numbers")
     model.add_argument("--model-config", type=Path, metavar="FILE", help="the model's config.json")
-    model.add_argument("--layers", type=int, metavar="N", help="layers that keep a cache")
-    model.add_argument("--kv-heads", type=int, metavar="N", help="KV heads of a layer (1: multi-query attention)")
-    model.add_argument("--head-dim", type=int, metavar="N", help="numbers in a key or value vector of one head")
-    model.add_argument("--latent-dim", type=int, metavar="N", help="latent attention: kv_lora_rank")
-    model.add_argument("--rotary-dim", type=int, metavar="N", help="latent attention: qk_rope_head_dim")
-    model.add_argument("--window", type=int, metavar="TOKENS", help="sliding window of some layers")
-    model.add_argument("--window-layers", type=int, metavar="N", help="how many of the layers have it (all)")
+    model.add_argument("--layers", type=integer, metavar="N", help="layers that keep a cache")
+    model.add_argument("--kv-heads", type=integer, metavar="N", help="KV heads of a layer (1: multi-query attention)")
+    model.add_argument("--head-dim", type=integer, metavar="N", help="numbers in a key or value vector of one head")
+    model.add_argument("--latent-dim", type=integer, metavar="N", help="latent attention: kv_lora_rank")
+    model.add_argument("--rotary-dim", type=integer, metavar="N", help="latent attention: qk_rope_head_dim")
+    model.add_argument("--window", type=integer, metavar="TOKENS", help="sliding window of some layers")
+    model.add_argument("--window-layers", type=integer, metavar="N", help="how many of the layers have it (all)")
     model.add_argument("--dtype", choices=DTYPES, help="type of the cached numbers (the model's own, else bf16)")
-    model.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="ranks that share the heads (1)")
+    model.add_argument("--tensor-parallel", type=integer, default=1, metavar="N", help="ranks that share the heads (1)")
     load = parser.add_argument_group("the load")
-    load.add_argument("--block-size", type=int, default=16, metavar="TOKENS", help="tokens of a block (16)")
+    load.add_argument("--block-size", type=integer, default=16, metavar="TOKENS", help="tokens of a block (16)")
     load.add_argument("--lengths", type=integers, default=[], metavar="LIST", help="lengths of requests in tokens")
     load.add_argument("--requests", type=integers, default=[1], metavar="LIST", help="requests at the same time (1)")
     load.add_argument(
@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--fragmentation", type=integers, metavar="LIST", help="block sizes: what each makes of all lengths together"
     )
-    load.add_argument("--prefix", type=int, metavar="TOKENS", help="tokens that all requests share at their start")
-    load.add_argument("--suffix", type=int, metavar="TOKENS", help="tokens of their own after the shared prefix")
+    load.add_argument("--prefix", type=integer, metavar="TOKENS", help="tokens that all requests share at their start")
+    load.add_argument("--suffix", type=integer, metavar="TOKENS", help="tokens of their own after the shared prefix")
     cache = parser.add_argument_group("the cache: what fits").add_mutually_exclusive_group()
     cache.add_argument("--cache-gib", type=positive_number, metavar="GIB", help="memory for the cache on one rank")
     cache.add_argument(
@@ -64,6 +64,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.commands.console import print_json
     from ais_bench_prefix_cache.kvcache.number_checks import require_at_least_one
 
+    _refuse_options_without_effect(arguments)
     sizing, dtype = _sizing(arguments)
     require_at_least_one(
         **{"--block-size": arguments.block_size}, **{"--lengths": min(arguments.lengths, default=1)},
@@ -103,6 +104,34 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         print(_tables(document))
     return 0
+
+
+def _refuse_options_without_effect(arguments: argparse.Namespace) -> None:
+    from ais_bench_prefix_cache.errors import CalculationError, Problem
+
+    cache = arguments.cache_gib is not None or arguments.cache_blocks is not None
+    latent = arguments.latent_dim is not None or arguments.rotary_dim is not None
+    needs = [
+        ("--tokens", arguments.tokens, "--free-blocks", arguments.free_blocks is not None),
+        ("--free-blocks", arguments.free_blocks is not None, "--lengths", arguments.lengths),
+        ("--fragmentation", arguments.fragmentation is not None, "--lengths", arguments.lengths),
+        ("--prefix", arguments.prefix is not None, "--suffix, --cache-gib or --cache-blocks",
+         cache or arguments.suffix is not None),
+        ("--window-layers", arguments.window_layers is not None, "--window", arguments.window is not None),
+    ]  # fmt: skip
+    problems = [
+        Problem("OPTIONS", option, f"means nothing without {other}")
+        for option, given, other, other_given in needs
+        if given and not other_given
+    ]
+    if latent:
+        problems += [
+            Problem("OPTIONS", f"--{name.replace('_', '-')}", "means nothing for latent attention")
+            for name in ("kv_heads", "head_dim", "window")
+            if getattr(arguments, name) is not None
+        ]
+    if problems:
+        raise CalculationError(problems)
 
 
 def _sizing(arguments: argparse.Namespace) -> tuple[CacheSizing, str]:
@@ -148,7 +177,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     from ais_bench_prefix_cache.errors import CalculationError
 
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
+    except RecursionError:
+        raise CalculationError.of("MODEL_CONFIG", str(path), "is nested too deeply") from None
     except ValueError as error:
         raise CalculationError.of("MODEL_CONFIG", str(path), f"is not JSON: {error}") from None
     if not isinstance(config, dict):

@@ -18,9 +18,11 @@ models of one file apart.
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,6 +139,7 @@ class _Reader:
         self._fields = fields
         self._block_size = block_size
         self._output_tokens = output_tokens
+        self._numbers: dict[int, int] = {}
 
     def prompt(self, line: int, row: Mapping[str, Any]) -> str | list[int]:
         """A text, or ids."""
@@ -149,13 +152,29 @@ class _Reader:
                 allowed=f"hash_ids, {', '.join(PROMPT_FIELDS)}, or what --field names",
             )
         value = row[name]
-        if isinstance(value, str):
+        if isinstance(value, str) and name != "hash_ids":
+            if any("\ud800" <= character <= "\udfff" for character in value):
+                raise self._problem(line, "BAD_PROMPT", f"{name} holds half of a character (a lone surrogate)")
             return value
-        if isinstance(value, list) and all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in value):
-            return value
+        if isinstance(value, list) and all(type(each) is int for each in value):
+            if not value or (min(value) >= 0 and max(value) <= MAX_TOKEN_ID):
+                return value
+            if name == "hash_ids":
+                return [self._number(line, each) for each in value]
+        if name == "hash_ids":
+            raise self._problem(line, "BAD_PROMPT", "hash_ids cannot be used", allowed="a list of integers")
         raise self._problem(
             line, "BAD_PROMPT", f"{name} cannot be used", allowed=f"a text, or ids of 0 to {MAX_TOKEN_ID}"
         )
+
+    def _number(self, line: int, hash_id: int) -> int:
+        """A number of 32 bits for an id that is none, the same each time; they are taken from the top down."""
+        lowest = MAX_TOKEN_ID - len(self._numbers)
+        if 0 <= hash_id < lowest:
+            return hash_id
+        if 0 <= hash_id <= MAX_TOKEN_ID:
+            raise self._problem(line, "BAD_PROMPT", f"hash_ids holds {hash_id} beside numbers of more than 32 bits")
+        return self._numbers.setdefault(hash_id, lowest)
 
     def row(self, line: int, row: Mapping[str, Any], ids: list[int]) -> TraceRow:
         id_tokens, prompt_tokens = 1, len(ids)
@@ -164,7 +183,9 @@ class _Reader:
             id_tokens = self._id_tokens(line, len(ids), prompt_tokens)
         if not prompt_tokens:
             raise self._problem(line, "BAD_PROMPT", "its prompt is empty")
-        group = row.get(self._fields.group)
+        group, rank = row.get(self._fields.group), row.get(self._fields.rank)
+        if rank is not None and type(rank) is not int:
+            raise self._problem(line, "BAD_NUMBER", f"{self._fields.rank} is {rank!r}", allowed="an integer, or null")
         return TraceRow(
             line=line,
             ids=ids,
@@ -172,8 +193,8 @@ class _Reader:
             prompt_tokens=prompt_tokens,
             output_tokens=self._output(line, row),
             group=None if group is None else str(group),
-            rank=row.get(self._fields.rank) if type(row.get(self._fields.rank)) is int else None,
-            timestamp_ms=_milliseconds(row),
+            rank=rank,
+            timestamp_ms=self._milliseconds(line, row),
             extra_keys=self._extra_keys(line, row, id_tokens, prompt_tokens),
         )
 
@@ -202,6 +223,16 @@ class _Reader:
                 allowed=f"one for every {self._block_size} tokens",
             )
         return self._block_size
+
+    def _milliseconds(self, line: int, row: Mapping[str, Any]) -> float:
+        name = "timestamp_ms" if "timestamp_ms" in row else "timestamp"
+        timestamp = row.get(name)
+        if timestamp is None:
+            return 0
+        if type(timestamp) not in (int, float) or not isfinite(timestamp):
+            raise self._problem(line, "BAD_NUMBER", f"{name} is {timestamp!r}", allowed="a number")
+        assert isinstance(timestamp, (int, float))
+        return round(timestamp * 1000) if "chat_id" in row else timestamp
 
     def _extra_keys(self, line: int, row: Mapping[str, Any], id_tokens: int, prompt_tokens: int) -> ExtraKeys | None:
         """Keys that keep requests apart although their tokens are equal; empty ones are none, as for vLLM."""
@@ -279,22 +310,20 @@ class _Reader:
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open(encoding="utf-8", newline="\n") as lines:
-        for number, line in enumerate(lines, start=1):
+    with path.open("rb") as lines:
+        for number, content in enumerate(lines, start=1):
+            line = content.removeprefix(BOM_UTF8) if number == 1 else content
             if not line.strip():
                 continue
+            where = f"{path.name} line {number}"
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode())
+            except UnicodeDecodeError:
+                raise ArtifactError.of("BAD_ROW", where, "is not UTF-8") from None
+            except RecursionError:
+                raise ArtifactError.of("BAD_ROW", where, "is nested too deeply to be a request") from None
             except ValueError as error:
-                raise ArtifactError.of("BAD_ROW", f"{path.name} line {number}", f"is not JSON: {error}") from None
+                raise ArtifactError.of("BAD_ROW", where, f"is not JSON: {error}") from None
             if not isinstance(row, dict):
                 raise ArtifactError.of("BAD_ROW", f"{path.name} line {number}", "is not a JSON object")
             yield number, row
-
-
-def _milliseconds(row: Mapping[str, Any]) -> float:
-    timestamp = row.get("timestamp_ms", row.get("timestamp"))
-    if type(timestamp) not in (int, float):
-        return 0
-    assert isinstance(timestamp, (int, float))
-    return round(timestamp * 1000) if "chat_id" in row else timestamp
