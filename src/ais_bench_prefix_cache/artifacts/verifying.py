@@ -59,6 +59,7 @@ LARGEST_COUNT = 1_000_000
 """A configured number above this is not believed."""
 _ROW_FILE_KEYS = ("name", "path", "rows", "bytes", "sha256")
 ANALYSIS_STATUSES = ("prepared", "complete", "analyzed")
+CAPACITY_WARNING = "CACHE_TOO_SMALL"
 
 
 class VerifiedDataSet:
@@ -358,9 +359,17 @@ def _check_analysis(
     if theory is None or not theory.requests or trajectory is None or not analysis:
         return analysis
     warning_pp = manifest["effective_config"]["validation"]["target_warning_pp"]
-    expected = analysis_document(paths.run_id, theory, trajectory, warning_pp)
+    # Whether a cache of the configured size holds the data set takes a replay: `validate` makes it.
+    expected = analysis_document(paths.run_id, theory, trajectory, warning_pp, capacity_warnings_of(analysis))
     check_analysis_claims(expected, analysis, where, findings)
     return analysis
+
+
+def capacity_warnings_of(analysis: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The warnings of an analysis that speak of ``service.kv_cache_blocks``."""
+    warnings = analysis.get("warnings")
+    found = warnings if isinstance(warnings, list) else []
+    return [each for each in found if isinstance(each, dict) and each.get("code") == CAPACITY_WARNING]
 
 
 def check_analysis_form(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
