@@ -24,7 +24,7 @@ import numpy.typing as npt
 from ais_bench_prefix_cache.planning.allocation import follow_lane_goals, lane_goals
 from ais_bench_prefix_cache.planning.lanes import Lanes
 from ais_bench_prefix_cache.planning.plan import Int64Column
-from ais_bench_prefix_cache.planning.quality import settled, smallest_possible_distance
+from ais_bench_prefix_cache.planning.quality import ROUNDING, settled, smallest_curve_distance, smallest_possible_distance
 
 CANDIDATES = 64
 """How many requests are compared for each level of a watermark; bounds the time of a lane."""
@@ -64,7 +64,10 @@ def plan_lanes(
         watermarks = _first_come_watermarks(capacity, lanes, hit_blocks)
     high = np.minimum(capacity, watermarks.before)
     low = np.where(watermarks.rises, watermarks.before, 0)
-    hits = follow_lane_goals(lanes, lanes.running_sum(wanted), low, high, hit_blocks, floor, ceiling)
+    goals = _goals_around_rises(lanes, wanted, low)
+    distance = max(distance, smallest_curve_distance(input_tokens, low, high, hit_blocks, block_size))
+    floor, ceiling = _tolerance(input_tokens, hit_blocks, block_size, distance, lanes.count)
+    hits = follow_lane_goals(lanes, goals, low, high, hit_blocks, floor, ceiling)
     return np.where(watermarks.rises, watermarks.after, hits), succeeded
 
 
@@ -75,13 +78,24 @@ def _tolerance(
     that is possible at all, and half a block for each lane; nothing is asked of the first tenth of the input."""
     inputs = np.cumsum(input_tokens).astype(np.float64)
     target = hit_blocks * block_size / float(inputs[-1])
-    slack = np.ceil(inputs * (lanes / 2) / inputs[-1]).astype(np.int64)
-    floor = np.ceil((target - distance) * inputs / block_size).astype(np.int64) - slack
-    ceiling = np.floor((target + distance) * inputs / block_size).astype(np.int64) + slack
+    slack = np.maximum(inputs * (lanes / 2) / inputs[-1], min(lanes, 2) / 2) + ROUNDING
+    floor = np.ceil((target - distance) * inputs / block_size - slack).astype(np.int64)
+    ceiling = np.floor((target + distance) * inputs / block_size + slack).astype(np.int64)
     start = settled(input_tokens)
     floor[:start] = 0
     ceiling[:start] = hit_blocks
     return floor, ceiling
+
+
+def _goals_around_rises(lanes: Lanes, wanted: Int64Column, low: Int64Column) -> Int64Column:
+    """For each request: the blocks that its lane should have hit after it, where some must hit more than is wanted.
+
+    A third of such a surplus puts the lane ahead of what it wants, the rest is saved before: a lane that is up to two
+    blocks behind does not fall noticeably, but more than one ahead overshoots.
+    """
+    goals, forced = lanes.running_sum(wanted), lanes.running_sum(low)
+    most = goals + np.maximum(low - wanted, 0) // 3
+    return np.minimum(goals, forced + lanes.least_from_here(most - forced))
 
 
 def _needed_watermarks(
