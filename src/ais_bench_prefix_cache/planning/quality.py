@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -38,7 +40,8 @@ def smallest_possible_distance(
     blocks can cost; where that is less than :data:`NEGLIGIBLE`, it is left out.
     """
     start = settled(input_tokens)
-    distance = smallest_curve_distance(input_tokens, np.zeros_like(hit_limits), hit_limits, hit_blocks, block_size)
+    nothing = np.zeros_like(hit_limits)
+    distance = smallest_curve_distance(input_tokens, nothing, hit_limits, hit_blocks, block_size).distance
     blocks = np.cumsum(input_tokens)[start:] / block_size
     target, ceiling = hit_blocks / float(blocks[-1]), np.cumsum(hit_limits)[start:]
 
@@ -60,9 +63,19 @@ def smallest_possible_distance(
     return distance
 
 
+class CurveDistance(NamedTuple):
+    """The smallest distance that limits allow, and the requests after ``first`` up to ``last`` that allow no less."""
+
+    distance: float
+    first: int
+    last: int
+    place: int
+    """The later of both whose distance counts: that of the last request of all is always 0."""
+
+
 def smallest_curve_distance(
     input_tokens: Int64Column, low: Int64Column, high: Int64Column, hit_blocks: int, block_size: int
-) -> float:
+) -> CurveDistance:
     """The smallest :func:`largest_distance` of a plan that may hit fractions of blocks, ``low`` … ``high`` a request.
 
     With the cumulative inputs ``P`` and upper limits ``M`` (in tokens), the target ``t`` and a distance ``d``: from
@@ -76,21 +89,24 @@ def smallest_curve_distance(
     target = hit_blocks * block_size / float(inputs[-1])
     inputs = inputs[start:]
     wanted = target * inputs
-    behind = _steepest(wanted - np.cumsum(high * block_size).astype(np.float64)[start:], inputs)
-    if not low.any():
-        return behind
-    return max(behind, _steepest(np.cumsum(low * block_size).astype(np.float64)[start:] - wanted, inputs))
+    binding = _steepest(wanted - np.cumsum(high * block_size).astype(np.float64)[start:], inputs)
+    if low.any():
+        ahead = _steepest(np.cumsum(low * block_size).astype(np.float64)[start:] - wanted, inputs)
+        binding = max(binding, ahead)
+    distance, first, last = binding
+    first, last = first + start if first >= 0 else -1, last + start
+    return CurveDistance(distance, first, last, last if first < 0 or last < input_tokens.size - 1 else first)
 
 
-def _steepest(excess: npt.NDArray[np.float64], inputs: npt.NDArray[np.float64]) -> float:
-    """The maximum of ``(excess[j] - excess[i]) / (inputs[i] + inputs[j])`` over ``i < j``, at least 0.
+def _steepest(excess: npt.NDArray[np.float64], inputs: npt.NDArray[np.float64]) -> tuple[float, int, int]:
+    """The maximum of ``(excess[j] - excess[i]) / (inputs[i] + inputs[j])`` over ``i < j``, at least 0; and where.
 
     Before the first comes one more ``i`` whose excess and input are 0, and the last ``j`` counts without its input.
     Dinkelbach's iteration finds it in a few passes.
     """
     weight_to = inputs.copy()
     weight_to[-1] = 0.0
-    distance = 0.0
+    distance, pair = 0.0, (-1, 0)
     while True:
         from_here = excess + distance * inputs
         lowest = np.minimum(np.minimum.accumulate(from_here), 0.0)
@@ -100,5 +116,5 @@ def _steepest(excess: npt.NDArray[np.float64], inputs: npt.NDArray[np.float64]) 
         above = excess[last] - (0.0 if from_start else excess[first])
         weight = weight_to[last] + (0.0 if from_start else inputs[first])
         if weight <= 0.0 or above / weight <= distance * (1 + 1e-12) + 1e-15:
-            return distance
-        distance = float(above / weight)
+            return distance, *pair
+        distance, pair = float(above / weight), (-1 if from_start else first, last)
