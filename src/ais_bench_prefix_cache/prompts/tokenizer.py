@@ -15,12 +15,14 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.errors import GenerationError
 
 if TYPE_CHECKING:
+    from ais_bench_prefix_cache.prompts.join_proof import JoinProof
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
 PROBE_TEXTS = (
@@ -45,6 +47,13 @@ class PromptTokenizer:
         self._revision = revision
         self.backend: Any | None = _trusted_backend(tokenizer)
         self.prefix_ids, self.suffix_ids = self._added_special_ids()
+
+    @cached_property
+    def join_proof(self) -> JoinProof:
+        """Whether words joined by single spaces provably encode independently."""
+        from ais_bench_prefix_cache.prompts.join_proof import prove_joins
+
+        return prove_joins(self.backend)
 
     @property
     def class_name(self) -> str:
@@ -86,10 +95,14 @@ class PromptTokenizer:
         return sorted({str(token) for token in self._tokenizer.added_tokens_decoder.values()})
 
     def vocabulary(self) -> dict[str, int]:
-        """Token string → id, without added tokens where the backend can tell them apart."""
+        """Token string → id, without added tokens where the backend can tell them apart.
+
+        A tokenizer in Python may name its tokens by bytes (``tiktoken`` does): those that are UTF-8 are given as text.
+        """
         if self.backend is not None:
             return dict(self.backend.get_vocab(with_added_tokens=False))
-        return dict(self._tokenizer.get_vocab())
+        texts = ((_token_text(token), int(number)) for token, number in self._tokenizer.get_vocab().items())
+        return {text: number for text, number in texts if text is not None}
 
     def identity(self) -> dict[str, Any]:
         """The manifest's ``tokenizer`` entry without ``block_size``.
@@ -204,6 +217,16 @@ def _trusted_backend(tokenizer: Any) -> Any | None:
         if backend.encode(text, add_special_tokens=True).ids != list(tokenizer.encode(text, add_special_tokens=True)):
             return None
     return backend
+
+
+def _token_text(token: str | bytes) -> str | None:
+    """A token of a Python tokenizer's vocabulary as text; None for bytes that are no whole characters."""
+    if isinstance(token, bytes):
+        try:
+            return token.decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+    return str(token)
 
 
 def _python_tokenizer_content(tokenizer: Any) -> dict[str, Any]:

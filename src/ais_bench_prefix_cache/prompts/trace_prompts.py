@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from ais_bench_prefix_cache.errors import GenerationError
 from ais_bench_prefix_cache.kvcache.block_hash import ROOT_HASH, BlockHash, block_hashes
-from ais_bench_prefix_cache.prompts.join_proof import prove_joins
 from ais_bench_prefix_cache.prompts.words import TextCleaner, WordTable, vocabulary_words
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class TracePrompts:
                 f"blocks of {block_size} tokens do not divide the trace's blocks of {trace_block_size}",
                 allowed=f"a divisor of {trace_block_size}",
             )
-        proof = prove_joins(tokenizer.backend)
+        proof = tokenizer.join_proof
         if not proof.proven or tokenizer.suffix_ids:
             raise GenerationError.of(
                 "TOKENIZER_JOINS_WORDS",
