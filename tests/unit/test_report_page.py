@@ -28,7 +28,8 @@ ANALYSIS = {
     "theoretical_hit_rate": 0.59375,
     "target_absolute_difference_pp": 0.625,
     "theory_actual_absolute_difference_pp": 0.0,
-    "actual": {"global_hit_rate": 0.59375, "by_dp": {}},
+    "theory": {"hit_tokens": 60, "input_tokens": 96},
+    "actual": {"global_hit_rate": 0.59375, "global_hits": 57, "global_queries": 96, "by_dp": {}},
     "warnings": [{"code": "TARGET_DEVIATION", "message": "<script>alert(1)</script>"}],
     "findings": [{"code": "BLOCK_SIZE", "severity": "error", "message": "wrong", "remedy": "set it to 32 & go on"}],
     "requests": {
