@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 # Whatever this module imports, `--help` waits for: typing, signal, the errors and the commands come when they are used.
 
+# argparse looks for translations of its words, of which there are none, and imports locale for that.
+setattr(argparse, "_", str)  # noqa: B010 - not an attribute that type checkers know
+
 PROGRAM = "ais-bench-prefix-cache"
 DEBUG_VARIABLE = "AISBENCH_PREFIX_CACHE_DEBUG"
 
