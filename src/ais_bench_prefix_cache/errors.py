@@ -6,6 +6,8 @@ Every error that a user can cause derives from :class:`PrefixCacheError`. The co
 
 from __future__ import annotations
 
+import errno
+
 from ais_bench_prefix_cache.record import Record
 
 TYPE_CHECKING = False
@@ -51,6 +53,14 @@ class Problem(Record):
         if self.hint:
             text += f"\n    {self.hint}"
         return text
+
+
+def os_error_problem(error: OSError) -> Problem:
+    """What the operating system refused, in our words where a user can do something about it."""
+    where = "" if error.filename is None else str(error.filename)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Problem("DISK_FULL", where, "the disk is full", hint="Free some space and repeat the command.")
+    return Problem("OS_ERROR", where, error.strerror or str(error))
 
 
 class PrefixCacheError(Exception):
