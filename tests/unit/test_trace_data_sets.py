@@ -177,13 +177,13 @@ def test_a_block_that_the_tokenizer_closes_cannot_be_continued(
 def test_verify_full_encodes_every_prompt(
     prepare: Any, qwen3_tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ais_bench_prefix_cache.prompts.tokenizer import PROBE_TEXTS, PromptTokenizer
+    from ais_bench_prefix_cache.prompts.tokenizer import FINGERPRINT_TEXTS, PromptTokenizer
 
     encoded: list[str] = []
     whole = PromptTokenizer.encode_batch
 
     def remember(self: PromptTokenizer, texts: Sequence[str]) -> list[list[int]]:
-        encoded.extend(text for text in texts if text not in PROBE_TEXTS)
+        encoded.extend(text for text in texts if text not in FINGERPRINT_TEXTS)
         return whole(self, texts)
 
     monkeypatch.setattr(PromptTokenizer, "encode_batch", remember)
@@ -196,7 +196,9 @@ def test_verify_full_encodes_every_prompt(
 
     # A tokenizer that does not do what was proven is found.
     def otherwise(self: PromptTokenizer, texts: Sequence[str]) -> list[list[int]]:
-        return [ids if text in PROBE_TEXTS else [*ids, 1] for text, ids in zip(texts, whole(self, texts), strict=True)]
+        return [
+            ids if text in FINGERPRINT_TEXTS else [*ids, 1] for text, ids in zip(texts, whole(self, texts), strict=True)
+        ]
 
     monkeypatch.setattr(PromptTokenizer, "encode_batch", otherwise)
     code, message = prepare(trace, qwen3_tokenizer_dir, "--verify", "full", name="other")
