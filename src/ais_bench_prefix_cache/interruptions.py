@@ -69,7 +69,7 @@ def signals_held() -> Iterator[None]:
 
 
 def _in_main_thread() -> bool:
-    """Whether handlers can be set here. Where nobody has loaded ``threading`` (it takes time), there is one thread."""
+    """Whether handlers may be set here. Where nobody has imported ``threading``, there is no other thread."""
     threading = sys.modules.get("threading")
     return threading is None or threading.current_thread() is threading.main_thread()
 
