@@ -93,6 +93,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokenizer", required=True, metavar="DIR|NAME", help="the server's tokenizer: a directory or a hub name"
     )
     parser.add_argument(
+        "--tokenizer-revision", metavar="REVISION", help="branch, tag or commit of a tokenizer on the hub (its default)"
+    )
+    parser.add_argument(
         "--trust-remote-code", action="store_true", help="allow Python code of the tokenizer's repository"
     )
     parser.add_argument(
@@ -133,7 +136,7 @@ def _generate(arguments: argparse.Namespace, inputs: InputLengths, outputs: Outp
     corpus = load_corpus(arguments.corpus, *CORPUS_FIELDS)
     directory = Path(arguments.tokenizer)
     path = str(directory.resolve()) if directory.is_dir() else arguments.tokenizer
-    config = TokenizerConfig(path, arguments.blocksize, None, arguments.trust_remote_code)
+    config = TokenizerConfig(path, arguments.blocksize, arguments.tokenizer_revision, arguments.trust_remote_code)
     tokenizer = load_tokenizer(config)
     prompts = CopiedPrompts(
         input_tokens,

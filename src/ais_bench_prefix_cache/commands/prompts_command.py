@@ -34,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--phase", default="measured", metavar="NAME", help="nor do other phases, such as warmup")
     parser.add_argument("--tokenizer", metavar="DIR|NAME", help="the server's tokenizer: a directory or a hub name")
     parser.add_argument(
+        "--tokenizer-revision", metavar="REVISION", help="branch, tag or commit of a tokenizer on the hub (its default)"
+    )
+    parser.add_argument(
         "--trust-remote-code", action="store_true", help="allow Python code of the tokenizer's repository"
     )
     parser.add_argument("--blocksize", type=int, default=16, metavar="B", help="the server's block size (default 16)")
@@ -87,5 +90,7 @@ def _counter(arguments: argparse.Namespace) -> TokenCounter:
 
     directory = Path(arguments.tokenizer)
     path = str(directory.resolve()) if directory.is_dir() else arguments.tokenizer
-    tokenizer = load_tokenizer(TokenizerConfig(path, arguments.blocksize, None, arguments.trust_remote_code))
+    tokenizer = load_tokenizer(
+        TokenizerConfig(path, arguments.blocksize, arguments.tokenizer_revision, arguments.trust_remote_code)
+    )
     return ExactTokens(tokenizer, block_size=arguments.blocksize)
