@@ -174,12 +174,14 @@ def _rows(arguments: argparse.Namespace) -> Iterator[TraceRow]:
 def _tokenizer(arguments: argparse.Namespace) -> PromptTokenizer | None:
     if arguments.tokenizer is None:
         return None
+    from ais_bench_prefix_cache.commands.option_names import named_by_options
     from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
-    return load_tokenizer(
-        TokenizerConfig(arguments.tokenizer, 1, arguments.tokenizer_revision, arguments.trust_remote_code)
-    )
+    with named_by_options():
+        return load_tokenizer(
+            TokenizerConfig(arguments.tokenizer, 1, arguments.tokenizer_revision, arguments.trust_remote_code)
+        )
 
 
 def _warmup_rows(arguments: argparse.Namespace) -> Iterator[TraceRow]:
