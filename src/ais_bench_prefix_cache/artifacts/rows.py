@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.artifacts.documents import parse_json
 from ais_bench_prefix_cache.errors import ArtifactError, Problem
 from ais_bench_prefix_cache.group_names import group_name
 
+TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from ais_bench_prefix_cache.planning.plan import Plan
     from ais_bench_prefix_cache.prompts.prompt_set import CanonicalPrefix, PromptSet
 

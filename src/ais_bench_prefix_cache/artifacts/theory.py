@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.group_names import group_name
 
+TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from ais_bench_prefix_cache.planning.plan import Plan
 
 PASS = "PASS"

@@ -11,7 +11,7 @@ OPTION_OF = {"corpus.path": "--corpus", "tokenizer.path": "--tokenizer", "tokeni
 @contextmanager
 def named_by_options() -> Iterator[None]:
     """Raise the errors of the block with options in the place of keys."""
-    from ais_bench_prefix_cache.errors import PrefixCacheError
+    from ais_bench_prefix_cache.errors import PrefixCacheError, Problem
 
     try:
         yield
@@ -25,5 +25,5 @@ def named_by_options() -> Iterator[None]:
             hint = problem.hint
             if hint is not None and "tokenizer.trust_remote_code" in hint:
                 hint = "If you trust that code, add --trust-remote-code."
-            problems.append(problem._replace(where=option, hint=hint))
+            problems.append(Problem(problem.code, option, problem.message, problem.allowed, hint))
         raise type(error)(problems) from error

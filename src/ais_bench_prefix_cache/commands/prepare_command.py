@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from logging import Logger
 
     from ais_bench_prefix_cache.artifacts.paths import RunPaths
+    from ais_bench_prefix_cache.errors import Problem
     from ais_bench_prefix_cache.prompts.assembly import VerifyMode
     from ais_bench_prefix_cache.prompts.corpus import Corpus
     from ais_bench_prefix_cache.scenario.model import BenchmarkMode, Scenario
@@ -96,8 +97,11 @@ def _prepare_text(scenario: Scenario, *, replace: bool, verify: VerifyMode) -> d
 
     plan = plan_scenario(scenario)
     capacity = capacity_warnings(scenario, plan)
-    corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
-    tokenizer = load_tokenizer(scenario.tokenizer)
+    with _all_problems_at_once() as collecting:
+        with collecting():
+            corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
+        with collecting():
+            tokenizer = load_tokenizer(scenario.tokenizer)
     identity = tokenizer.identity()
     prompts = build_prompt_set(scenario, plan, tokenizer, corpus, verify=verify)
     # What is refused before the first prompt has been: only now does a directory come into being.
@@ -137,10 +141,14 @@ def _prepare_images(scenario: Scenario, *, replace: bool) -> dict[str, Any]:
     assert isinstance(requests.input_length, FixedLength) and isinstance(requests.output_length, FixedLength)
     (name,) = multimodal.scenarios
     wanted = IMAGE_SCENARIOS[name]
-    corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
-    tokenizer = load_tokenizer(scenario.tokenizer)
+    with _all_problems_at_once() as collecting:
+        with collecting():
+            corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
+        with collecting():
+            tokenizer = load_tokenizer(scenario.tokenizer)
+        with collecting():
+            image, record = find_image(multimodal.mmmu_parquet_dir, wanted.width, wanted.height)
     identity = tokenizer.identity()
-    image, record = find_image(multimodal.mmmu_parquet_dir, wanted.width, wanted.height)
     texts = PlainTexts(
         corpus,
         scenario.corpus.selection,
@@ -210,8 +218,11 @@ def _prepare_trace(
 
     # The whole trace is read once before anything is written: nothing half-made, and a progress bar that knows its end.
     block_size, count = check_block_trace(trace_path, trace_block_size)
-    corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
-    tokenizer = load_tokenizer(scenario.tokenizer)
+    with _all_problems_at_once() as collecting:
+        with collecting():
+            corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
+        with collecting():
+            tokenizer = load_tokenizer(scenario.tokenizer)
     prompts = TracePrompts(
         tokenizer,
         corpus,
@@ -250,6 +261,25 @@ def _paths(paths: RunPaths) -> dict[str, str]:
         "analysis": str(paths.analysis),
         "log": str(paths.log("prepare")),
     }
+
+
+@contextmanager
+def _all_problems_at_once() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Blocks under ``with collecting()`` may fail; the problems of all of them are raised at the end."""
+    from ais_bench_prefix_cache.errors import PrefixCacheError, ScenarioError
+
+    problems: list[Problem] = []
+
+    @contextmanager
+    def collecting() -> Iterator[None]:
+        try:
+            yield
+        except PrefixCacheError as error:
+            problems.extend(error.problems)
+
+    yield collecting
+    if problems:
+        raise ScenarioError(problems)
 
 
 @contextmanager

@@ -28,7 +28,6 @@ import numpy.typing as npt
 from ais_bench_prefix_cache.errors import GenerationError
 from ais_bench_prefix_cache.kvcache.block_hash import ROOT_HASH, BlockHash, block_hashes
 from ais_bench_prefix_cache.prompts.exact_rows import settle_rows
-from ais_bench_prefix_cache.prompts.join_proof import prove_joins
 from ais_bench_prefix_cache.prompts.row_text import EncodedRows
 from ais_bench_prefix_cache.prompts.words import TextCleaner, WordTable, vocabulary_words
 
@@ -72,7 +71,7 @@ class TracePrompts:
                 f"blocks of {block_size} tokens do not divide the trace's blocks of {trace_block_size}",
                 allowed=f"a divisor of {trace_block_size}",
             )
-        self._proof = prove_joins(tokenizer.backend)
+        self._proof = tokenizer.join_proof
         self._check_each = check_each or not self._proof.proven
         self.trace_block_size = trace_block_size
         self._tokenizer = tokenizer
