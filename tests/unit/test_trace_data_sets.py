@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -205,6 +206,25 @@ def test_verify_full_encodes_every_prompt(
     assert code == 2
     assert message.startswith("error [PROMPTS_NOT_EXACT] trace line 1: no text of its blocks is encoded as its words")
     assert isinstance(prepare(trace, qwen3_tokenizer_dir, name="unseen"), dict)
+
+
+@pytest.mark.parametrize("page", ["docs/kv-cache.md", "docs/zh/kv-cache.md"])
+def test_the_documented_import_runs(
+    page: str,
+    project_root: Path,
+    tmp_path: Path,
+    qwen3_tokenizer_dir: Path,
+    gsm8k_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (command,) = re.findall(r"^ais-bench-prefix-cache (prepare .*)$", (project_root / page).read_text("utf-8"), re.M)
+    scenario = {"tokenizer": {"path": str(qwen3_tokenizer_dir)}, "corpus": {"path": str(gsm8k_path)}}
+    (tmp_path / "scenario.json").write_text(json.dumps(scenario))
+    (tmp_path / "conversation_trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in random_trace(512, 4)))
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()) == 0
+    assert len(rows_of(json.loads(capsys.readouterr().out)["full"])) == 4
 
 
 def test_a_server_that_is_too_small_for_the_trace_is_named(
