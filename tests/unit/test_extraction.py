@@ -155,3 +155,13 @@ def test_standard_library_only_and_constant_memory(tmp_path: Path) -> None:
     grown, foreign = finished.stdout.splitlines()[-1].split(" ", 1)
     assert int(grown) < 20
     assert json.loads(foreign.replace("'", '"')) == []
+
+
+def test_half_characters_are_named_and_a_byte_order_mark_is_not_part_of_the_file(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b'\xef\xbb\xbf{"question": "a \\ud800", "answer": "none", "max_tokens": 1}\n')
+    assert problems(source, tmp_path / "out.jsonl") == [
+        "[WRONG_TYPE] in.jsonl line 1: question: it holds half of a character (a lone surrogate) (allowed: text)"
+    ]
+    source.write_bytes(b'\xef\xbb\xbf{"question": "a", "answer": "none", "max_tokens": 1}\n')
+    assert extract(source, tmp_path / "out.jsonl").rows == 1

@@ -183,3 +183,37 @@ def test_an_unknown_class_is_no_help(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == (
         "error [MODEL_CONFIG] num_attention_heads: is missing from the model's configuration\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        ("--tokens 3 --lengths 5", ["--tokens: means nothing without --free-blocks"]),
+        ("--free-blocks 1,2 --fragmentation 4", ["--free-blocks: means nothing without --lengths",
+                                                 "--fragmentation: means nothing without --lengths"]),
+        ("--prefix 10", ["--prefix: means nothing without --suffix, --cache-gib or --cache-blocks"]),
+        ("--window-layers 3", ["--window-layers: means nothing without --window"]),
+    ],
+)  # fmt: skip
+def test_options_without_effect_are_refused(
+    arguments: str, messages: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["kv", *LAB_MODEL, *arguments.split()]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"error [OPTIONS] {message}" for message in messages]
+
+
+def test_free_blocks_are_blocks(capsys: pytest.CaptureFixture[str]) -> None:
+    for blocks, message in (
+        ("7,7", "names a block twice (allowed: each block once)"),
+        ("7,-1", "is -1 (allowed: 0 or more)"),
+    ):
+        assert main(["kv", *LAB_MODEL, "--lengths", "20", "--free-blocks", blocks]) == 2
+        assert capsys.readouterr().err == f"error [IMPOSSIBLE_VALUE] free_blocks: {message}\n"
+
+
+def test_numbers_that_nothing_has_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["kv", *LAB_MODEL, "--lengths", "9" * 400])
+    assert caught.value.code == 2
+    said = f"argument --lengths: {'9' * 40}…{'9' * 10}".replace(" 9", " '9")
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"{said}' is too large: at most 1,000,000,000,000,000")

@@ -83,3 +83,12 @@ def test_memory_does_not_grow_with_the_number_of_prompts(options: str) -> None:
     # Ten times the prompts are 50 MB more of text, and no more than the allocator's noise in memory.
     assert printed[1] - printed[0] > 30_000_000
     assert peaks[1] - peaks[0] < 3_000_000
+
+
+@pytest.mark.parametrize("command", ["prompts --count 1 --input-tokens 40", "simulate requests.jsonl"])
+def test_errors_name_options_and_not_keys_of_a_scenario(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--tokenizer", "/no/such"]) == 2
+    assert capsys.readouterr().err == (
+        "error [TOKENIZER_NOT_FOUND] --tokenizer: the directory '/no/such' does not exist (allowed: a directory with "
+        "the tokenizer of the served model, or a model name)\n"
+    )

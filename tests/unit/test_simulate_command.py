@@ -365,3 +365,65 @@ def test_a_warm_up_needs_its_ranks_and_a_tokenizer(
     assert capsys.readouterr().err == (
         "error [NO_SUCH_RANK] --ranks: the warm-up plan names rank 1 (allowed: at least 2)\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe{}\n", "error [BAD_ROW] requests.jsonl line 1: is not UTF-8\n"),
+        (b"[" * 100_000, "error [BAD_ROW] requests.jsonl line 1: is nested too deeply to be a request\n"),
+        (
+            b'{"input_length": 20, "hash_ids": [1, 2], "timestamp": 1e999, "chat_id": 1}',
+            "error [BAD_NUMBER] requests.jsonl line 1: timestamp is inf (allowed: a number)\n",
+        ),
+        (
+            b'{"input_length": 20, "hash_ids": [1, 2], "timestamp": "61"}',
+            "error [BAD_NUMBER] requests.jsonl line 1: timestamp is '61' (allowed: a number)\n",
+        ),
+        (
+            b'{"input_length": 1024, "hash_ids": [1, 2]}\n{"input_length": 20, "hash_ids": [1, 2]}',
+            "error [TRACE_BLOCK_SIZE] requests.jsonl line 2: has 2 hash_ids for 20 tokens (allowed: one for every 512 "
+            "tokens)\n",
+        ),
+        (
+            b'{"input_length": 20, "hash_ids": "12"}',
+            "error [BAD_PROMPT] requests.jsonl line 1: hash_ids cannot be used (allowed: a list of integers)\n",
+        ),
+        (
+            b'{"question": "half \\ud800"}',
+            "error [BAD_PROMPT] requests.jsonl line 1: question holds half of a character (a lone surrogate)\n",
+        ),
+        (
+            b'{"token_ids": [1], "dp_rank": "0"}',
+            "error [BAD_NUMBER] requests.jsonl line 1: dp_rank is '0' (allowed: an integer, or null)\n",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_used(
+    content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "requests.jsonl"
+    path.write_bytes(content)
+    assert main(["simulate", str(path), "--json"]) == 2
+    assert capsys.readouterr().err == message
+
+
+def test_a_byte_order_mark_and_ids_of_any_size_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    big = 2**63 + 7
+    rows = [
+        {"input_length": 1024, "hash_ids": [5, big]},
+        {"input_length": 1500, "hash_ids": [5, big, -3]},
+        {"input_length": 1500, "hash_ids": [5, big + 1, -3]},
+    ]
+    path = tmp_path / "requests.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b"".join(json.dumps(row).encode() + b"\r\n" for row in rows))
+    assert main(["simulate", str(path), "--json", "--per-request"]) == 0
+    assert [row["hits"] for row in json.loads(capsys.readouterr().out)["per_request"]] == [0, 1024, 512]
+
+
+def test_more_blocks_than_memory_are_refused(simulate: Any) -> None:
+    assert simulate(MOONCAKE, "--blocks", "10000000000") == (
+        2,
+        "error [IMPOSSIBLE_VALUE] num_blocks: 10000000000 blocks on each of 1 ranks are more than can be replayed "
+        "(allowed: 16777216 blocks in all; without a number of blocks nothing is ever forgotten)\n",
+    )

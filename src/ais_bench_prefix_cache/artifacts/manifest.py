@@ -140,7 +140,7 @@ def prepared_manifest(
 
 def tokenizer_keys(benchmark_mode: str) -> tuple[str, ...]:
     """The keys of ``manifest.tokenizer``: image data sets have no blocks."""
-    block_size = ("block_size",) if benchmark_mode == "text" else ()
+    block_size = () if benchmark_mode == "mm" else ("block_size",)
     return ("path", "revision", "class", "vocab_size", "special_token_ids", *block_size, "fingerprint_sha256")
 
 

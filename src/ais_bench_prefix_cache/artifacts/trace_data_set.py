@@ -11,12 +11,32 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ais_bench_prefix_cache.artifacts.documents import digest_problems, read_document, sealed
+from ais_bench_prefix_cache.artifacts.document_checks import (
+    ConfigReader,
+    capacity_warnings_of,
+    check_analysis_form,
+    check_artifacts_section,
+    check_manifest_form,
+    compare_exactly,
+)
+from ais_bench_prefix_cache.artifacts.documents import (
+    DIGEST_KEY,
+    digest_problems,
+    is_count,
+    is_sha256,
+    read_document,
+    sealed,
+)
 from ais_bench_prefix_cache.artifacts.file_hashes import FileHashes
-from ais_bench_prefix_cache.artifacts.findings import Findings
-from ais_bench_prefix_cache.artifacts.manifest import artifacts_section, manifest_identity, read_manifest
+from ais_bench_prefix_cache.artifacts.findings import Findings, shown
+from ais_bench_prefix_cache.artifacts.manifest import (
+    artifacts_section,
+    identity_problems,
+    manifest_identity,
+    tokenizer_section,
+)
 from ais_bench_prefix_cache.artifacts.paths import RunPaths
 from ais_bench_prefix_cache.artifacts.rows import read_full_rows, render_row, request_id, request_row
 from ais_bench_prefix_cache.artifacts.sources import tokenizer_problem
@@ -46,6 +66,26 @@ ROW_KEYS = (
     "theoretical_hit_tokens",
     "trace_hash_ids",
 )
+MANIFEST_KEYS = (
+    "schema_version",
+    "plugin_version",
+    "status",
+    "benchmark_mode",
+    "run_id",
+    "scenario_path",
+    "scenario_sha256",
+    "effective_config",
+    "effective_config_sha256",
+    "corpus_sha256",
+    "tokenizer",
+    "trace",
+    "requests",
+    "theory",
+    "dp",
+    "artifacts",
+    "content_sha256",
+)
+TRACE_KEYS = ("path", "sha256", "block_size")
 BATCH_PROMPTS = 64
 
 
@@ -83,6 +123,24 @@ class _Sums:
                 for rank, (tokens, hit_tokens) in enumerate(self.ranks)
             },
         }
+
+
+def dp_section(ranks: int) -> dict[str, Any]:
+    """The manifest's ``dp``."""
+    return {"size": ranks, "route": "round_robin"}
+
+
+def _analysis(paths: RunPaths, sums: _Sums, warnings: list[dict[str, Any]]) -> dict[str, Any]:
+    """What ``prepare`` writes as analysis, without its digest."""
+    theory = sums.theory()
+    return {
+        "schema_version": "1.0",
+        "run_id": paths.run_id,
+        "status": "prepared",
+        "theoretical_hit_rate": theory["hit_rate"],
+        "theory": theory,
+        "warnings": warnings,
+    }
 
 
 def write_trace_data_set(
@@ -134,16 +192,8 @@ def write_trace_data_set(
             sums.add(line)
             full.write(render_row(line))
             requests.write(render_row(request_row(line, scenario.output_key)))
-        analysis = sealed(
-            {
-                "schema_version": "1.0",
-                "run_id": paths.run_id,
-                "status": "prepared",
-                "theoretical_hit_rate": sums.theory()["hit_rate"],
-                "theory": sums.theory(),
-                "warnings": capacity_warnings(replay.capacity_curve(), sums.theory()["hit_tokens"]),
-            }
-        )
+        hits = sums.theory()["hit_tokens"]
+        analysis = sealed(_analysis(paths, sums, capacity_warnings(replay.capacity_curve(), hits)))
         records = {
             "full": full.finish(),
             "requests": requests.finish(),
@@ -156,15 +206,11 @@ def write_trace_data_set(
             "benchmark_mode": "trace",
             **identity,
             "corpus_sha256": corpus_sha256,
-            "tokenizer": {
-                **{key: tokenizer[key] for key in ("path", "revision", "class", "vocab_size", "special_token_ids")},
-                "block_size": scenario.block_size,
-                "fingerprint_sha256": tokenizer["fingerprint_sha256"],
-            },
+            "tokenizer": tokenizer_section(tokenizer, "trace", scenario.block_size),
             "trace": dict(trace),
             "requests": sums.requests(),
             "theory": sums.theory(),
-            "dp": {"size": ranks, "route": "round_robin"},
+            "dp": dp_section(ranks),
             "artifacts": artifacts_section(records),
         }
         files.write_document(paths.manifest, sealed(manifest), replace=True)
@@ -175,39 +221,67 @@ def write_trace_data_set(
 def verify_trace_data_set(manifest_path: Path) -> VerifiedDataSet:
     """Verify files, rows and sums. Raises :class:`ArtifactError` with everything that is wrong."""
     paths = RunPaths.of_manifest(manifest_path)
-    manifest = read_manifest(paths.manifest)
-    hashes = FileHashes({"full": paths.full, "requests": paths.requests})
+    manifest, content = read_document(paths.manifest, what="manifest")
+    problems = identity_problems(paths.manifest, manifest)
+    if problems:
+        raise ArtifactError(problems)
+    where = paths.manifest.name
     findings = Findings()
-    analysis, content = read_document(paths.analysis, what="analysis")
-    findings.extend(digest_problems(paths.analysis, analysis, content, what="analysis"))
-    sums, count = _check_rows(paths, manifest, findings)
-    found = hashes.results(findings)
-    for key, (size, sha256) in found.items():
-        claimed = manifest["artifacts"][key]
-        for name, expected in (("rows", count), ("bytes", size), ("sha256", sha256)):
-            if expected is not None and claimed[name] != expected:
-                findings.add(
-                    "FILE_DIFFERS",
-                    f"{paths.manifest.name}: artifacts.{key}.{name}",
-                    f"it says {claimed[name]}, but the file has {expected}",
-                )
-    if sums is not None:
-        for where, claimed, computed in (
-            (f"{paths.manifest.name}: requests", manifest["requests"], sums.requests()),
-            (f"{paths.manifest.name}: theory", manifest["theory"], sums.theory()),
-            (f"{paths.analysis.name}: theory", analysis.get("theory"), sums.theory()),
-        ):
-            if claimed != computed:
-                findings.add("WRONG_VALUE", where, "it does not agree with the rows of full.jsonl")
+    findings.extend(digest_problems(paths.manifest, manifest, content, what="manifest"))
+    check_manifest_form(paths, manifest, MANIFEST_KEYS, findings)
+    compare_exactly("prepared", manifest["status"], f"{where}: status", findings)
+    files = {"full": paths.full, "requests": paths.requests}
+    hashes = FileHashes(files)
+    rules = _row_rules(manifest, where, findings)
+    sums, rows = (None, None) if rules is None else _check_rows(paths, rules, findings)
+    check_artifacts_section(paths, manifest, files, hashes.results(findings), rows, findings)
+    analysis = check_analysis_form(paths, manifest, findings)
+    if rules is not None and sums is not None:
+        expected = {"requests": sums.requests(), "theory": sums.theory(), "dp": dp_section(rules.ranks)}
+        for key, section in expected.items():
+            compare_exactly(section, manifest.get(key), f"{where}: {key}", findings)
+        if analysis:
+            prepared = _analysis(paths, sums, capacity_warnings_of(analysis))
+            claimed = {key: value for key, value in analysis.items() if key != DIGEST_KEY}
+            compare_exactly(prepared, claimed, paths.analysis.name, findings)
     findings.raise_if_any()
-    return VerifiedDataSet(manifest, analysis, paths, count or 0)
+    return VerifiedDataSet(manifest, analysis, paths, rows or 0)
 
 
-def _check_rows(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> tuple[_Sums | None, int | None]:
+class _RowRules(NamedTuple):
+    """What the manifest says about every row."""
+
+    ranks: int
+    output_key: str | None
+
+
+def _row_rules(manifest: Mapping[str, Any], where: str, findings: Findings) -> _RowRules | None:
+    """None, with findings, where configuration or trace section have no usable values."""
+    config = ConfigReader(manifest["effective_config"], f"{where}: effective_config", findings)
+    ranks = config.count("service.dp_size", 1)
+    output_key = config.choice("output.output_key", (None, "max_tokens", "output_tokens"))
+    config.choice("tokenizer.trust_remote_code", (True, False))
+    block_size = config.count("tokenizer.block_size", 1)
+    for path in ("corpus.path", "tokenizer.path"):
+        config.text(path)
+    section = manifest.get("trace")
+    if not isinstance(section, dict) or tuple(section) != TRACE_KEYS:
+        findings.add("MISSING_KEY", f"{where}: trace", "it does not have its keys", allowed=", ".join(TRACE_KEYS))
+        return None
+    trace = ConfigReader(section, f"{where}: trace", findings)
+    trace.text("path")
+    if not is_sha256(section["sha256"]):
+        findings.add("WRONG_TYPE", f"{where}: trace.sha256", "it is not a SHA-256 in hexadecimal digits")
+    trace_block_size = trace.count("block_size", 1)
+    if config.sound and trace.sound and trace_block_size % block_size:
+        allowed = f"a multiple of {block_size}"
+        findings.add("WRONG_VALUE", f"{where}: trace.block_size", f"it says {trace_block_size}", allowed=allowed)
+    return _RowRules(ranks, output_key) if config.sound and trace.sound else None
+
+
+def _check_rows(paths: RunPaths, rules: _RowRules, findings: Findings) -> tuple[_Sums | None, int | None]:
     """Rows of both files side by side, and their number; None where a file is missing or a row cannot be added up."""
-    ranks = manifest["dp"]["size"]
-    output_key = manifest["effective_config"]["output"]["output_key"]
-    sums = _Sums(ranks)
+    sums = _Sums(rules.ranks)
     count = 0
     usable = True
     try:
@@ -215,27 +289,14 @@ def _check_rows(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings
             for index, row in enumerate(read_full_rows(paths.full)):
                 where = f"{paths.full.name} line {index + 1}"
                 count += 1
-                expected = {"request_id": request_id(index), "sequence_index": index, "dp_rank": index % ranks}
-                problems: list[str] = [] if isinstance(row, dict) else ["it is not an object"]
-                if not problems and tuple(row) != ROW_KEYS:
-                    problems = [f"its keys are not {', '.join(ROW_KEYS)}"]
-                if not problems:
-                    problems = [
-                        f"{key} is {row[key]!r}, expected {value!r}"
-                        for key, value in expected.items()
-                        if row[key] != value
-                    ] + [
-                        f"{key} is {row[key]!r}, not a whole number"
-                        for key in ("actual_input_tokens", "max_tokens", "theoretical_hit_tokens")
-                        if type(row[key]) is not int
-                    ]
+                problems = list(_row_problems(row, index, rules))
                 for problem in problems:
                     findings.add("WRONG_ROW", where, problem)
                 if problems:
                     usable = False
                     next(requests, None)
                     continue
-                if next(requests, None) != render_row(request_row(row, output_key)):
+                if next(requests, None) != render_row(request_row(row, rules.output_key)):
                     findings.add(
                         "ROWS_DIFFER", f"{paths.requests.name} line {index + 1}", f"it does not belong to {where}"
                     )
@@ -248,6 +309,30 @@ def _check_rows(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings
         findings.extend(list(error.problems))
         return None, None
     return (sums if usable and count else None), count
+
+
+def _row_problems(row: Any, index: int, rules: _RowRules) -> Iterator[str]:
+    """What is wrong with one row of ``full.jsonl``."""
+    if not isinstance(row, dict):
+        yield "it is not an object"
+        return
+    if tuple(row) != ROW_KEYS:
+        yield f"its keys are not {', '.join(ROW_KEYS)}"
+        return
+    expected = {"request_id": request_id(index), "sequence_index": index, "dp_rank": index % rules.ranks, "answer": ""}
+    for key, value in expected.items():
+        if row[key] != value or type(row[key]) is not type(value):
+            yield f"{key} is {shown(row[key])}, expected {value!r}"
+    for key, least in (("actual_input_tokens", 1), ("max_tokens", 0), ("theoretical_hit_tokens", 0)):
+        if not is_count(row[key]) or row[key] < least:
+            yield f"{key} is {shown(row[key])}, not a whole number from {least} up"
+    timestamp, names = row["timestamp_ms"], row["trace_hash_ids"]
+    if timestamp is not None and (isinstance(timestamp, bool) or not isinstance(timestamp, (int, float))):
+        yield f"timestamp_ms is {shown(timestamp)}, not a number"
+    if not isinstance(row["question"], str):
+        yield f"question is {shown(row['question'])}, not a string"
+    if not isinstance(names, list) or not all(type(name) is int for name in names):
+        yield f"trace_hash_ids is {shown(names)}, not a list of whole numbers"
 
 
 def check_trace_deeply(data_set: VerifiedDataSet, tokenizer: PromptTokenizer) -> dict[str, Any]:

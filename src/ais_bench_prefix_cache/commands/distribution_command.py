@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ais_bench_prefix_cache.commands.argument_types import integer
+
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.request_lengths import InputLengths, OutputLengths
-    from ais_bench_prefix_cache.errors import PrefixCacheError
 
 DESCRIPTION = (
     "Make prompts of given lengths, each of which copies the beginning of one of the prompts before it, so that a "
@@ -21,7 +22,6 @@ DEFAULT_CORPUS = Path("GSM8K.jsonl")
 DEFAULT_OUTPUT = Path("distribution.jsonl")
 DEFAULT_PREFIX_COUNT = 20
 CORPUS_FIELDS = ("question", "text")
-_OPTION_OF = {"corpus.path": "--corpus", "tokenizer.path": "--tokenizer", "tokenizer.block_size": "--blocksize"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a CSV file with the column input_prompt_tokens, one row a prompt",
     )
-    lengths.add_argument("--input-len", type=int, metavar="N", help="every prompt has N tokens (with --num-prompts)")
-    lengths.add_argument("--num-prompts", type=int, metavar="M", help="how many prompts --input-len makes")
+    lengths.add_argument(
+        "--input-len", type=integer, metavar="N", help="every prompt has N tokens (with --num-prompts)"
+    )
+    lengths.add_argument("--num-prompts", type=integer, metavar="M", help="how many prompts --input-len makes")
     lengths.add_argument(
         "--order",
         choices=("random", "increasing"),
@@ -56,14 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     cache.add_argument(
         "--blocksize",
-        type=int,
+        type=integer,
         default=16,
         metavar="B",
         help="the server's block size: prompts of B tokens and more copy whole blocks (default 16)",
     )
     cache.add_argument(
         "--prefix-count",
-        type=int,
+        type=integer,
         default=DEFAULT_PREFIX_COUNT,
         metavar="K",
         help=f"how many of the latest prompts may be copied from (default {DEFAULT_PREFIX_COUNT})",
@@ -85,12 +87,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fixed (default) uses --output-len; truncated-normal (always the same numbers, seed 0) and uniform draw "
         "from --min-output-len to --max-output-len; custom reads output_tokens from the CSV of --input-token-csv",
     )
-    output.add_argument("--output-len", type=int, metavar="N", help="max_tokens of every row (fixed)")
-    output.add_argument("--min-output-len", type=int, metavar="A", help="least max_tokens")
-    output.add_argument("--max-output-len", type=int, metavar="B", help="greatest max_tokens")
-    parser.add_argument("--seed", type=int, default=42, help="the same seed gives the same bytes (default 42)")
+    output.add_argument("--output-len", type=integer, metavar="N", help="max_tokens of every row (fixed)")
+    output.add_argument("--min-output-len", type=integer, metavar="A", help="least max_tokens")
+    output.add_argument("--max-output-len", type=integer, metavar="B", help="greatest max_tokens")
+    parser.add_argument("--seed", type=integer, default=42, help="the same seed gives the same bytes (default 42)")
     parser.add_argument(
         "--tokenizer", required=True, metavar="DIR|NAME", help="the server's tokenizer: a directory or a hub name"
+    )
+    parser.add_argument(
+        "--tokenizer-revision", metavar="REVISION", help="branch, tag or commit of a tokenizer on the hub (its default)"
     )
     parser.add_argument(
         "--trust-remote-code", action="store_true", help="allow Python code of the tokenizer's repository"
@@ -109,13 +114,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``distribution``; returns the exit code."""
-    from ais_bench_prefix_cache.errors import PrefixCacheError
+    from ais_bench_prefix_cache.commands.option_names import named_by_options
 
     inputs, outputs = _checked(arguments)
-    try:
+    with named_by_options():
         return _generate(arguments, inputs, outputs)
-    except PrefixCacheError as error:
-        raise _named_by_option(error) from error
 
 
 def _generate(arguments: argparse.Namespace, inputs: InputLengths, outputs: OutputLengths) -> int:
@@ -133,7 +136,7 @@ def _generate(arguments: argparse.Namespace, inputs: InputLengths, outputs: Outp
     corpus = load_corpus(arguments.corpus, *CORPUS_FIELDS)
     directory = Path(arguments.tokenizer)
     path = str(directory.resolve()) if directory.is_dir() else arguments.tokenizer
-    config = TokenizerConfig(path, arguments.blocksize, None, arguments.trust_remote_code)
+    config = TokenizerConfig(path, arguments.blocksize, arguments.tokenizer_revision, arguments.trust_remote_code)
     tokenizer = load_tokenizer(config)
     prompts = CopiedPrompts(
         input_tokens,
@@ -291,20 +294,3 @@ def _effective_config(
             "trust_remote_code": config.trust_remote_code,
         },
     }
-
-
-def _named_by_option(error: PrefixCacheError) -> PrefixCacheError:
-    """The same error where rooms that speak of a Scenario's keys speak of this command's options."""
-    from ais_bench_prefix_cache.errors import Problem
-
-    problems = []
-    for problem in error.problems:
-        option = _OPTION_OF.get(problem.where.removeprefix("scenario: "))
-        if option is None:
-            problems.append(problem)
-            continue
-        hint = problem.hint
-        if hint is not None and "tokenizer.trust_remote_code" in hint:
-            hint = "If you trust that code, add --trust-remote-code."
-        problems.append(Problem(problem.code, option, problem.message, problem.allowed, hint))
-    return type(error)(problems)

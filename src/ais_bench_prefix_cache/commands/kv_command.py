@@ -389,7 +389,10 @@ def _tables(document: dict[str, Any]) -> str:
         ]
         if "canonical_prefixes" in capacity:
             rows.append(("canonical prefixes", capacity["canonical_prefixes"]))
-        title = f"What fits into {capacity['usable_blocks']:,} usable of {capacity['blocks']:,} blocks"
+        title = (
+            f"What fits into {capacity['usable_blocks']:,} usable of {capacity['blocks']:,} blocks of "
+            f"{capacity['bytes_per_block']:,} bytes"
+        )
         parts.append(table(title, ("What", "How many"), rows or [("tokens", capacity["usable_tokens"])]))
     return "\n\n".join(parts)
 

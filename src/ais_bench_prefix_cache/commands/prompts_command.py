@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ais_bench_prefix_cache.commands.argument_types import integer
+
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts import TokenCounter
 
@@ -20,24 +22,31 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``prompts``."""
     parser.add_argument("--mode", choices=("repeat", "unique", "shared-prefix"), default="unique")
-    parser.add_argument("--count", type=int, required=True, metavar="N", help="how many prompts")
-    parser.add_argument("--input-tokens", type=int, required=True, metavar="N", help="tokens of every prompt")
+    parser.add_argument("--count", type=integer, required=True, metavar="N", help="how many prompts")
+    parser.add_argument("--input-tokens", type=integer, required=True, metavar="N", help="tokens of every prompt")
     parser.add_argument(
         "--shared-prefix-ratio",
         type=float,
         metavar="SHARE",
         help="shared-prefix: how much of a prompt the group's prefix covers, between 0 and 1",
     )
-    parser.add_argument("--prefix-groups", type=int, metavar="N", help="shared-prefix: how many groups (default 1)")
-    parser.add_argument("--seed", type=int, default=42, help="the same seed gives the same prompts (default 42)")
+    parser.add_argument("--prefix-groups", type=integer, metavar="N", help="shared-prefix: how many groups (default 1)")
+    parser.add_argument("--seed", type=integer, default=42, help="the same seed gives the same prompts (default 42)")
     parser.add_argument("--case", default="default", metavar="NAME", help="other cases share no prefix with this one")
     parser.add_argument("--phase", default="measured", metavar="NAME", help="nor do other phases, such as warmup")
     parser.add_argument("--tokenizer", metavar="DIR|NAME", help="the server's tokenizer: a directory or a hub name")
     parser.add_argument(
+        "--tokenizer-revision", metavar="REVISION", help="branch, tag or commit of a tokenizer on the hub (its default)"
+    )
+    parser.add_argument(
         "--trust-remote-code", action="store_true", help="allow Python code of the tokenizer's repository"
     )
-    parser.add_argument("--blocksize", type=int, default=16, metavar="B", help="the server's block size (default 16)")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="add max_tokens to each row, as `extract` needs it")
+    parser.add_argument(
+        "--blocksize", type=integer, default=16, metavar="B", help="the server's block size (default 16)"
+    )
+    parser.add_argument(
+        "--max-tokens", type=integer, metavar="N", help="add max_tokens to each row, as `extract` needs it"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -82,10 +91,14 @@ def _counter(arguments: argparse.Namespace) -> TokenCounter:
 
     if arguments.tokenizer is None:
         return WordEstimate()
+    from ais_bench_prefix_cache.commands.option_names import named_by_options
     from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
     directory = Path(arguments.tokenizer)
     path = str(directory.resolve()) if directory.is_dir() else arguments.tokenizer
-    tokenizer = load_tokenizer(TokenizerConfig(path, arguments.blocksize, None, arguments.trust_remote_code))
+    with named_by_options():
+        tokenizer = load_tokenizer(
+            TokenizerConfig(path, arguments.blocksize, arguments.tokenizer_revision, arguments.trust_remote_code)
+        )
     return ExactTokens(tokenizer, block_size=arguments.blocksize)

@@ -52,6 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     rows = parser.add_argument_group("the rows")
     rows.add_argument("--tokenizer", metavar="DIR", help="the server's tokenizer, for prompts that are texts")
+    rows.add_argument(
+        "--tokenizer-revision", metavar="REVISION", help="branch, tag or commit of a tokenizer on the hub (its default)"
+    )
     rows.add_argument("--trust-remote-code", action="store_true", help="let the tokenizer run code of its own")
     rows.add_argument("--field", metavar="NAME", help="key of the prompt: a text or a list of token ids")
     rows.add_argument("--group-field", default="group_id", metavar="NAME", help="key of the group (group_id)")
@@ -171,10 +174,14 @@ def _rows(arguments: argparse.Namespace) -> Iterator[TraceRow]:
 def _tokenizer(arguments: argparse.Namespace) -> PromptTokenizer | None:
     if arguments.tokenizer is None:
         return None
+    from ais_bench_prefix_cache.commands.option_names import named_by_options
     from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
-    return load_tokenizer(TokenizerConfig(arguments.tokenizer, 1, None, arguments.trust_remote_code))
+    with named_by_options():
+        return load_tokenizer(
+            TokenizerConfig(arguments.tokenizer, 1, arguments.tokenizer_revision, arguments.trust_remote_code)
+        )
 
 
 def _warmup_rows(arguments: argparse.Namespace) -> Iterator[TraceRow]:

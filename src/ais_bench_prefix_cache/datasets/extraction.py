@@ -5,6 +5,7 @@ The file is read and written line by line, so memory does not grow with it.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def _request_rows(lines: Iterator[bytes], source: Path) -> Iterator[dict[str, An
     bad = 0
     for number, line in enumerate(lines, start=1):
         where = f"{source.name} line {number}"
-        row = _request_row(line, where, findings)
+        row = _request_row(line.removeprefix(BOM_UTF8) if number == 1 else line, where, findings)
         if row is None:
             bad += 1
             if bad == MOST_BAD_LINES:
@@ -112,10 +113,23 @@ def _request_row(line: bytes, where: str, findings: Findings) -> dict[str, Any] 
         if key not in row:
             findings.add("FIELD_MISSING", where, f"the field {key!r} is missing")
             sound = False
+        elif isinstance(row[key], str) and not _can_be_written(row[key]):
+            findings.add(
+                "WRONG_TYPE", f"{where}: {key}", "it holds half of a character (a lone surrogate)", allowed=allowed
+            )
+            sound = False
         elif not _is_right(key, row[key]):
             findings.add("WRONG_TYPE", f"{where}: {key}", f"it says {shown(row[key])}", allowed=allowed)
             sound = False
     return row if sound else None
+
+
+def _can_be_written(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_right(key: str, value: object) -> bool:

@@ -21,6 +21,9 @@ from ais_bench_prefix_cache.kvcache.stack_distances import BlockNames, StackDist
 RoutingRule = Literal["round-robin", "group", "field", "least-loaded", "prefix-aware"]
 ROUTING_RULES: tuple[RoutingRule, ...] = ("round-robin", "group", "field", "least-loaded", "prefix-aware")
 
+MOST_BLOCKS = 1 << 24
+"""Blocks of all ranks together; a block takes some 100 bytes."""
+
 
 @dataclass(frozen=True)
 class TraceRequest:
@@ -80,6 +83,13 @@ class TraceReplay:
                              ("concurrency", concurrency)):  # fmt: skip
             if number is not None and number < 1:
                 raise CalculationError.of("IMPOSSIBLE_VALUE", name, f"is {number}", allowed="1 or more")
+        if ranks * (num_blocks or 1) > MOST_BLOCKS:
+            raise CalculationError.of(
+                "IMPOSSIBLE_VALUE",
+                "num_blocks",
+                f"{num_blocks or 1} blocks on each of {ranks} ranks are more than can be replayed",
+                allowed=f"{MOST_BLOCKS} blocks in all; without a number of blocks nothing is ever forgotten",
+            )
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.routing = routing

@@ -215,7 +215,7 @@ class _Reader:
                     f"has {ids} hash_ids for {prompt_tokens} tokens: no known trace format",
                     hint="Say with --trace-block-size how many tokens an id stands for.",
                 )
-        if ids < prompt_tokens // self._block_size:
+        if not prompt_tokens // self._block_size <= ids <= -(-prompt_tokens // self._block_size):
             raise self._problem(
                 line,
                 "TRACE_BLOCK_SIZE",
