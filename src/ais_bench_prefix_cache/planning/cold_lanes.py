@@ -25,7 +25,12 @@ import numpy.typing as npt
 from ais_bench_prefix_cache.planning.allocation import follow_lane_goals, lane_goals
 from ais_bench_prefix_cache.planning.lanes import Lanes
 from ais_bench_prefix_cache.planning.plan import Int64Column
-from ais_bench_prefix_cache.planning.quality import ROUNDING, settled, smallest_curve_distance, smallest_possible_distance
+from ais_bench_prefix_cache.planning.quality import (
+    ROUNDING,
+    settled,
+    smallest_curve_distance,
+    smallest_possible_distance,
+)
 from ais_bench_prefix_cache.planning.rise_search import improve_rises
 
 CANDIDATES = 64
