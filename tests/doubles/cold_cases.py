@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +49,30 @@ def distances(case: ColdCase, hits: np.ndarray) -> np.ndarray:
     counts = inputs >= inputs[-1] / 10
     rates = np.cumsum(hits, axis=1) * BLOCK / inputs
     return np.abs(rates - rates[:, -1:])[:, counts].max(axis=1)
+
+
+def seeded_cases(
+    number: int, ascending: bool, largest: int, capacity: int, lanes: int
+) -> Iterator[tuple[ColdCase, int]]:
+    """Cases with a total: even lengths, two kinds of lengths, a few long ones among many short, and three steps."""
+    rng = random.Random(f"{number}{ascending}{largest}{capacity}{lanes}")
+    for _ in range(number):
+        size, longest = rng.randint(2, largest), BLOCK * rng.randint(2, capacity)
+        short, kind = BLOCK * max(1, longest // (8 * BLOCK)), rng.randrange(4)
+        lengths = [
+            (
+                rng.randint(1, longest),
+                rng.choice([rng.randint(1, short), rng.randint(longest // 2, longest)]),
+                max(1, int(longest * rng.random() ** 4)),
+                rng.choice([2 * BLOCK, longest // 3 + 1, longest]),
+            )[kind]
+            for _ in range(size)
+        ]
+        if ascending:
+            lengths.sort()
+        groups = rng.randint(1, lanes)
+        case = cold_case(lengths, [rng.randrange(groups) for _ in range(size)], 1)
+        yield case, round(rng.random() * int(case.limits.sum()))
 
 
 def optimal_distance(case: ColdCase, hit_blocks: int, known: float, precision: float = 1e-6) -> float:
