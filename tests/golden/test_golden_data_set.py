@@ -109,12 +109,8 @@ def portable_manifest(path: Path, directory: Path) -> str:
         del manifest[key]
     del manifest["artifacts"]["analysis"]["sha256_at_prepare"], manifest["artifacts"]["analysis"]["bytes"]
     if version("transformers").startswith("4."):
-        # Release 4 names the same tokenizer otherwise, and the fingerprint covers the name.
+        # Release 4 names the same tokenizer otherwise; its fingerprint is the same.
         tokenizer = manifest["tokenizer"]
         assert tokenizer["class"] == "PreTrainedTokenizerFast"
         tokenizer["class"] = "TokenizersBackend"
-        tokenizer["fingerprint_sha256"] = next(
-            json.loads(golden.read_bytes())["tokenizer"]["fingerprint_sha256"]
-            for golden in sorted(EXPECTED.glob("*.manifest.json"))
-        )
     return json.dumps(manifest, ensure_ascii=False, indent=2) + "\n"

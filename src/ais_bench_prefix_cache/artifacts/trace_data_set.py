@@ -13,21 +13,22 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.artifacts import verifying
 from ais_bench_prefix_cache.artifacts.documents import digest_problems, read_document, sealed
+from ais_bench_prefix_cache.artifacts.file_hashes import FileHashes
 from ais_bench_prefix_cache.artifacts.findings import Findings
 from ais_bench_prefix_cache.artifacts.manifest import artifacts_section, manifest_identity, read_manifest
 from ais_bench_prefix_cache.artifacts.paths import RunPaths
 from ais_bench_prefix_cache.artifacts.rows import read_full_rows, render_row, request_id, request_row
 from ais_bench_prefix_cache.artifacts.sources import tokenizer_problem
 from ais_bench_prefix_cache.artifacts.theory import length_summary, rate
-from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet
+from ais_bench_prefix_cache.artifacts.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.artifacts.writing import FileSet
 from ais_bench_prefix_cache.errors import ArtifactError
 from ais_bench_prefix_cache.kvcache.block_hash import block_hashes
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceRequest
 
 if TYPE_CHECKING:
+    from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve
     from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
     from ais_bench_prefix_cache.prompts.trace_prompts import TracePrompts
     from ais_bench_prefix_cache.scenario.model import Scenario
@@ -95,10 +96,13 @@ def write_trace_data_set(
     tokenizer: Mapping[str, Any],
     replace: bool,
     progress: Callable[[Iterable[TraceRow]], Iterator[TraceRow]] = iter,
+    capacity_warnings: Callable[[CapacityCurve, int], list[dict[str, Any]]] = lambda curve, hits: [],
 ) -> dict[str, Any]:
     """Write full, requests, analysis and, last, the manifest, all or none; returns the analysis.
 
     ``trace`` is what the manifest says of the trace. Rows are streamed; of each different block 8 bytes are kept.
+    ``capacity_warnings`` is asked what a server of known size makes of the hits for each number of blocks, and of their
+    number where nothing is forgotten.
     """
     ranks = scenario.service.dp_size
     replay = TraceReplay(block_size=scenario.block_size, ranks=ranks)
@@ -107,7 +111,8 @@ def write_trace_data_set(
         full, requests = files.open(paths.full), files.open(paths.requests)
         for index, row in enumerate(progress(rows)):
             text, ids = prompts.build(row.ids, row.prompt_tokens, row.line)
-            replayed = replay.send(TraceRequest(block_hashes(ids, scenario.block_size), len(ids)))
+            hashes = block_hashes(ids, scenario.block_size)
+            replayed = replay.send(TraceRequest(hashes, len(ids), row.output_tokens))
             line = dict(
                 zip(
                     ROW_KEYS,
@@ -136,7 +141,7 @@ def write_trace_data_set(
                 "status": "prepared",
                 "theoretical_hit_rate": sums.theory()["hit_rate"],
                 "theory": sums.theory(),
-                "warnings": [],
+                "warnings": capacity_warnings(replay.capacity_curve(), sums.theory()["hit_tokens"]),
             }
         )
         records = {
@@ -171,7 +176,7 @@ def verify_trace_data_set(manifest_path: Path) -> VerifiedDataSet:
     """Verify files, rows and sums. Raises :class:`ArtifactError` with everything that is wrong."""
     paths = RunPaths.of_manifest(manifest_path)
     manifest = read_manifest(paths.manifest)
-    hashes = verifying.FileHashes({"full": paths.full, "requests": paths.requests})
+    hashes = FileHashes({"full": paths.full, "requests": paths.requests})
     findings = Findings()
     analysis, content = read_document(paths.analysis, what="analysis")
     findings.extend(digest_problems(paths.analysis, analysis, content, what="analysis"))

@@ -18,7 +18,6 @@ from ais_bench_prefix_cache.datasets.copy_plan import COLD, CopyPlan, CopyRules,
 from ais_bench_prefix_cache.datasets.seed_markers import SeedMarkers
 from ais_bench_prefix_cache.errors import GenerationError
 from ais_bench_prefix_cache.prompts.exact_rows import MAX_ATTEMPTS, UnlikeRow, collect_fillers, settle_rows
-from ais_bench_prefix_cache.prompts.join_proof import prove_joins
 from ais_bench_prefix_cache.prompts.row_text import EncodedRows, RowReader, Unfillable
 from ais_bench_prefix_cache.prompts.words import TextCleaner, WordTable
 from ais_bench_prefix_cache.random_streams import RandomStream
@@ -94,7 +93,7 @@ class CopiedPrompts:
                 f"{block_size} every prompt would hit them",
                 allowed=f"at least {self._before + 1}",
             )
-        self.proof = prove_joins(tokenizer.backend)
+        self.proof = tokenizer.join_proof
         cleaner = TextCleaner(tokenizer)
         self._table = WordTable(tokenizer, cleaner)
         self._rows = EncodedRows(self._table, cleaner)

@@ -18,7 +18,7 @@ from ais_bench_prefix_cache.errors import GenerationError
 from ais_bench_prefix_cache.group_names import group_name
 from ais_bench_prefix_cache.prompts.corpus import RowSelection, select_rows
 from ais_bench_prefix_cache.prompts.exact_rows import MAX_ATTEMPTS, UnlikeRow, collect_fillers, settle_rows
-from ais_bench_prefix_cache.prompts.join_proof import JoinProof, prove_joins
+from ais_bench_prefix_cache.prompts.join_proof import JoinProof
 from ais_bench_prefix_cache.prompts.prompt_set import BuiltPrompt, CanonicalPrefix, PromptSet, WarmupPrompt
 from ais_bench_prefix_cache.prompts.row_text import EncodedRows, RowReader, Text, Unfillable
 from ais_bench_prefix_cache.prompts.seed_codes import Alphabet, SeedCodes, find_alphabets
@@ -101,7 +101,7 @@ class _AssembledPromptSet:
         self._seed_tokens = plan.seed_tokens
         self._before = len(tokenizer.prefix_ids)
         self._after = len(tokenizer.suffix_ids)
-        self.proof: JoinProof = prove_joins(tokenizer.backend)
+        self.proof: JoinProof = tokenizer.join_proof
         self._verify_whole = verify == "full" or not self.proof.proven
 
         self._cleaner = TextCleaner(tokenizer)

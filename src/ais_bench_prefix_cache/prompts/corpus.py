@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.scenario.model import CorpusSelection
 
 MAX_REPORTED_PROBLEMS = 20
+FEW_ROWS = 128
+"""A corpus of no more rows is read so often that drawing each pass's order anew would take most of the time."""
+REMEMBERED_SHUFFLES = 1024
 
 
 def normalize_question(text: str) -> str:
@@ -48,12 +51,15 @@ class Corpus:
 class RowSelection:
     """The rows of a corpus that a :class:`CorpusSelection` names, in order, cycle after cycle.
 
-    ``cycle(n)`` is the order of the n-th pass: a list selection repeats itself, ``random`` is shuffled anew each time.
+    ``cycle(n)`` is the order of the n-th pass: a list selection repeats itself, ``random`` is shuffled anew each time
+    (a corpus of few rows for its first :data:`REMEMBERED_SHUFFLES` passes, whose orders then come again).
     """
 
     def __init__(self, rows: tuple[int, ...], shuffle_labels: tuple[int, tuple[str | int, ...]] | None) -> None:
         self.rows = rows
-        self._shuffle_labels = shuffle_labels
+        # Nothing to shuffle in one row.
+        self._shuffle_labels = shuffle_labels if len(rows) > 1 else None
+        self._remembered: dict[int, list[int]] = {}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -61,9 +67,17 @@ class RowSelection:
     def cycle(self, number: int) -> list[int]:
         if self._shuffle_labels is None:
             return list(self.rows)
+        few = len(self.rows) <= FEW_ROWS
+        if few:
+            number %= REMEMBERED_SHUFFLES
+            if number in self._remembered:
+                return self._remembered[number]
         random_seed, labels = self._shuffle_labels
         order = RandomStream(random_seed, *labels, number).permutation(len(self.rows)).tolist()
-        return [self.rows[position] for position in order]
+        shuffled = [self.rows[position] for position in order]
+        if few:
+            self._remembered[number] = shuffled
+        return shuffled
 
 
 def load_corpus(path: Path, field: str, *alternatives: str) -> Corpus:

@@ -9,7 +9,7 @@ of ``A + " " + B`` are the ids of ``A`` followed by those of ``" " + B`` in the 
    pre-tokenizer always splits there. Whatever comes later sees the two sides apart.
 2. *Vocabulary*: every stage works independently, the model is BPE, and no token of its vocabulary holds a space after a
    word character. A merge makes a vocabulary token, so none crosses the space, and merges on one side never depend on
-   the other.
+   the other. A few such tokens do no harm where no word of a prompt begins with what follows the space in them.
 
 ``docs/exact-prompts.md`` has the argument in full.
 """
@@ -28,6 +28,9 @@ BYTE_LEVEL_SPACE = "Ġ"
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """What the ``ByteLevel`` pre-tokenizer splits with when ``use_regex`` is on."""
 
+MAX_CROSSING_TOKENS = 16
+"""So few tokens across a space (Gemma 3 has one) are kept from forming by leaving out the words that they need."""
+
 _LOCAL_NORMALIZERS = frozenset(
     {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "Strip", "Nmt", "Precompiled"}
 )
@@ -35,10 +38,14 @@ _LOCAL_NORMALIZERS = frozenset(
 
 @dataclass(frozen=True)
 class JoinProof:
-    """``proven`` with the argument that holds, or not, with what stands in the way."""
+    """``proven`` with the argument that holds, or not, with what stands in the way.
+
+    ``unsafe_starts``: what no word may begin with, after normalization, for the proof to hold.
+    """
 
     proven: bool
     reason: str
+    unsafe_starts: tuple[str, ...] = ()
 
 
 class _Obstacle(Exception):
@@ -54,10 +61,13 @@ def prove_joins(backend: Any | None) -> JoinProof:
         splitter, space = _pre_tokenizers(_state(backend.pre_tokenizer), space, adds_spaces)
         if splitter is not None:
             return JoinProof(True, f"the pre-tokenizer {splitter} splits before every single space")
-        _model_never_crosses(backend, space)
+        unsafe_starts = _model_never_crosses(backend, space)
     except _Obstacle as obstacle:
         return JoinProof(False, str(obstacle))
-    return JoinProof(True, f"no token of the BPE vocabulary holds {space!r} after another character")
+    reason = f"no token of the BPE vocabulary holds {space!r} after another character"
+    if unsafe_starts:
+        reason += f" and before a word that does not begin with {' or '.join(map(repr, unsafe_starts))}"
+    return JoinProof(True, reason, unsafe_starts)
 
 
 def _state(component: Any | None) -> dict[str, Any] | None:
@@ -113,10 +123,13 @@ def _replace(normalizer: dict[str, Any], space: str) -> str:
             return str(content)
         if space in text or text == "":
             raise _Obstacle(f"the normalizer replaces {text!r}, which holds a space")
-        if any(character.isspace() or character == METASPACE for character in content):
-            raise _Obstacle(f"the normalizer may insert {content!r}, which holds a space")
+        # A space that this inserts into a word takes the word out of the prompts (TextCleaner.keeps).
         return space
     expression = pattern.get("Regex", "")
+    if space == " " and re.fullmatch(r"(?: |\\s)(?:\+|\{1,\})?", expression):
+        if content not in (METASPACE, " "):
+            raise _Obstacle(f"the normalizer replaces spaces by {content!r}")
+        return str(content)
     found = pattern_at_space(expression, space)
     if not found.local:
         raise _Obstacle(f"the normalizer replaces {expression!r}: {found.reason}")
@@ -171,20 +184,24 @@ def _split(stage: dict[str, Any], space: str) -> bool:
     behavior, invert = stage["behavior"], stage.get("invert", False)
     text = stage["pattern"].get("String")
     if text is not None:
+        if any(character.isspace() and character != space for character in text):
+            return False  # It never matches: the space is the only white space of a prompt, or was replaced too.
         if text == space and not invert and behavior in ("Isolated", "Removed", "MergedWithNext"):
             return True
         if space not in text and text and not invert and behavior in ("Isolated", "Removed"):
             return False
         raise _Obstacle(f"the pre-tokenizer splits at {text!r} ({behavior}), which is not known to end at a space")
-    if not (behavior == "Isolated" or (behavior == "Removed" and invert)):
+    if behavior not in ("Isolated", "Removed"):
         raise _Obstacle(f"the pre-tokenizer joins matches with their neighbours ({behavior})")
     found = pattern_at_space(stage["pattern"]["Regex"], space)
     if not found.local:
         raise _Obstacle(f"the pre-tokenizer's expression is not known to stop at a space: {found.reason}")
-    return found.splits
+    # Where only matches are kept, a space that none of them holds is taken out, and its sides lie apart.
+    return found.splits or (behavior == "Removed" and invert and not found.holds_space)
 
 
-def _model_never_crosses(backend: Any, space: str) -> None:
+def _model_never_crosses(backend: Any, space: str) -> tuple[str, ...]:
+    """What no word may begin with so that no merge crosses a space; an obstacle if that is too much."""
     model = backend.model
     kind = type(model).__name__
     if kind != "BPE":
@@ -197,11 +214,19 @@ def _model_never_crosses(backend: Any, space: str) -> None:
     if space not in vocabulary:
         raise _Obstacle(f"the vocabulary does not hold the space {space!r}")
     crossing = sorted(token for token in vocabulary if _crosses(token, space))
-    if crossing:
+    # The first merge that crosses a space makes one of these tokens, so its second word begins as the token goes on.
+    unsafe_starts = sorted({_after_space(token, space) for token in crossing})
+    if len(crossing) > MAX_CROSSING_TOKENS or "" in unsafe_starts or (crossing and space != METASPACE):
         raise _Obstacle(
             f"{len(crossing)} tokens of the vocabulary hold a space after another character, such as {crossing[0]!r}"
         )
+    return tuple(unsafe_starts)
 
 
 def _crosses(token: str, space: str) -> bool:
     return space in token.lstrip(space)
+
+
+def _after_space(token: str, space: str) -> str:
+    """What follows the first space that a token holds after another character, up to the next space."""
+    return token.lstrip(space).partition(space)[2].partition(space)[0]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts.words import TextCleaner, WordTable
 
 MAX_FILLERS_PER_COUNT = 512
+TOKENS_READ_AHEAD = 4096
 
 
 class Unfillable(Exception):
@@ -158,15 +159,27 @@ class RowReader:
         self._word = 0
 
     def _next_cycle(self) -> None:
-        self._cycle_number += 1
-        self._order = self._cycle(self._cycle_number)
+        """Several passes at once where one has few tokens, so that a text of thousands takes a few steps."""
         tokens = self._rows.tokens
-        self._sum = list(accumulate([tokens[slot] for slot in self._order], initial=0))
+        order: list[int] = []
+        total = 0
+        while total < TOKENS_READ_AHEAD:
+            self._cycle_number += 1
+            part = self._cycle(self._cycle_number)
+            if not order:
+                self._rows_in_a_pass = len(part)
+            order += part
+            added = sum([tokens[slot] for slot in part])
+            total += added
+            if not added:
+                break
+        self._order = order
+        self._sum = list(accumulate([tokens[slot] for slot in order], initial=0))
         self._position = 0
 
     def seek(self, position: int) -> None:
         """Go to the start of a row of the present cycle."""
-        self._position, self._word = position % len(self._order), 0
+        self._position, self._word = position % self._rows_in_a_pass, 0
 
     @property
     def slot(self) -> int:

@@ -129,7 +129,6 @@ class ExactTokens:
 
     def __init__(self, tokenizer: PromptTokenizer, *, block_size: int = 16) -> None:
         from ais_bench_prefix_cache.prompts.exact_rows import UnlikeRow, collect_fillers, settle_rows
-        from ais_bench_prefix_cache.prompts.join_proof import prove_joins
         from ais_bench_prefix_cache.prompts.row_text import EncodedRows
         from ais_bench_prefix_cache.prompts.words import TextCleaner, WordTable
 
@@ -137,7 +136,7 @@ class ExactTokens:
         self.block_size: int | None = block_size
         self._block = block_size
         self.before, self.after = len(tokenizer.prefix_ids), len(tokenizer.suffix_ids)
-        self.proof = prove_joins(tokenizer.backend)
+        self.proof = tokenizer.join_proof
         self.proven = self.proof.proven
         cleaner = TextCleaner(tokenizer)
         self._table = WordTable(tokenizer, cleaner)

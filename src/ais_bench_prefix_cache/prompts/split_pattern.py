@@ -61,9 +61,12 @@ class UnprovablePattern(Exception):
 
 @dataclass(frozen=True)
 class PatternAtSpace:
+    """``holds_space``: whether any match may hold the space symbol."""
+
     local: bool
     splits: bool
     reason: str | None = None
+    holds_space: bool = True
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def pattern_at_space(pattern: str, space: str) -> PatternAtSpace:
     for position, following in reader.follow.items():
         if reader.classes[position].other and any(reader.classes[q].space for q in following):
             return PatternAtSpace(False, False, "a match may hold a word character followed by a space")
-    return PatternAtSpace(True, node.bare_space)
+    return PatternAtSpace(True, node.bare_space, holds_space=any(kind.space for kind in reader.classes))
 
 
 class _Reader:

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import inspect
 import json
 import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.errors import GenerationError
 
 if TYPE_CHECKING:
+    from ais_bench_prefix_cache.prompts.join_proof import JoinProof
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
 PROBE_TEXTS = (
@@ -30,6 +33,21 @@ PROBE_TEXTS = (
     "天地玄黄,宇宙洪荒。 日月盈昃 👩‍👩‍👧‍👦 🇨🇳 e\u0301",
 )
 """Texts on which the batch path must agree with the tokenizer's own ``encode`` before it is used."""
+
+FINGERPRINT_TEXTS = (
+    *PROBE_TEXTS,
+    "tabs\t\tand\n\n\nlines\r\nend",
+    "0 7 42 007 1234 12345678 3.14 1,000 x86 ½ ² ３４５ ٣٤٥ Ⅷ",
+    "don't I'LL we’ve HELLO camelCaseWord snake_case UPPERlower ǅ ß İ ſ ﬁ Å K",
+    "!!! ... -- == != ?! ()[]{}<>/* */ // \\ \"quoted\" `tick` ``x'' #@$%^&* +=~|",
+    "日本語カタカナひらがな 한국어 ภาษาไทย العَرَبِيَّة עברית हिन्दी Ελληνικά Русский ｶﾞ",
+    "e\u0301 \u00e9 \u1100\u1161\u11a8 각 a\u00a0b\u3000c\u200bd\u200de\u2060f\ufeffg\u00adh ´ …",
+    "👍🏽 🏳️‍🌈 1️⃣ \U0010fffd \ue000 \u0378 \x00\x07\x1b\x7f\x85\u2028",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa hahahahahahahahahaha the the the ▁x▁ Ġy <0x0A>",
+)
+"""Texts whose ids, with the vocabulary, stand for all that a tokenizer does to prompts: digits, case, Unicode forms,
+contractions, punctuation, many scripts, unknown characters. Spaces at the start, two together and what follows an added
+token are left out: no prompt has them, and releases of transformers treat them differently."""
 
 
 class PromptTokenizer:
@@ -45,6 +63,13 @@ class PromptTokenizer:
         self._revision = revision
         self.backend: Any | None = _trusted_backend(tokenizer)
         self.prefix_ids, self.suffix_ids = self._added_special_ids()
+
+    @cached_property
+    def join_proof(self) -> JoinProof:
+        """Whether words joined by single spaces provably encode independently."""
+        from ais_bench_prefix_cache.prompts.join_proof import prove_joins
+
+        return prove_joins(self.backend)
 
     @property
     def class_name(self) -> str:
@@ -86,45 +111,54 @@ class PromptTokenizer:
         return sorted({str(token) for token in self._tokenizer.added_tokens_decoder.values()})
 
     def vocabulary(self) -> dict[str, int]:
-        """Token string → id, without added tokens where the backend can tell them apart."""
+        """Token string → id, without added tokens where the backend can tell them apart.
+
+        A tokenizer in Python may name its tokens by bytes (``tiktoken`` does): those that are UTF-8 are given as text.
+        """
         if self.backend is not None:
             return dict(self.backend.get_vocab(with_added_tokens=False))
-        return dict(self._tokenizer.get_vocab())
+        texts = ((_token_text(token), int(number)) for token, number in self._tokenizer.get_vocab().items())
+        return {text: number for text, number in texts if text is not None}
 
     def identity(self) -> dict[str, Any]:
         """The manifest's ``tokenizer`` entry without ``block_size``.
 
-        ``fingerprint_sha256`` digests everything that decides ids: the serialized backend (or vocabulary, merges, code
-        and settings of a Python tokenizer), the special tokens and the class. It depends on neither path nor machine.
+        ``fingerprint_sha256`` digests what decides ids, and nothing else: the model's vocabulary and merges (or
+        vocabulary, merges, code and settings of a Python tokenizer), and the ids of :data:`FINGERPRINT_TEXTS` and of
+        every added token after a letter. Releases of transformers name and define the same tokenizer in different
+        ways; its fingerprint stays the same, as it does wherever its files lie.
         """
-        special_token_ids = sorted({int(token_id) for token_id in self._tokenizer.all_special_ids})
-        class_name = type(self._tokenizer).__name__
-        content = {
-            "class": class_name.removesuffix("Fast"),
-            "special_token_ids": special_token_ids,
-            "prefix_ids": self.prefix_ids,
-            "suffix_ids": self.suffix_ids,
-            "split_special_tokens": bool(getattr(self._tokenizer, "split_special_tokens", False)),
-            "content_sha256": self._content_sha256(),
-        }
         return {
             "path": self._path,
             "revision": self._revision,
-            "class": class_name,
+            "class": self.class_name,
             "vocab_size": len(self._tokenizer),
-            "special_token_ids": special_token_ids,
-            "fingerprint_sha256": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+            "special_token_ids": sorted({int(token_id) for token_id in self._tokenizer.all_special_ids}),
+            "fingerprint_sha256": self._fingerprint_sha256(),
         }
 
-    def _content_sha256(self) -> str:
+    def _fingerprint_sha256(self) -> str:
         digest = hashlib.sha256()
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         if backend is not None:
-            digest.update(backend.to_str().encode())
+            digest.update(_model_content(backend.model))
         if self.backend is None:
             digest.update(json.dumps(_python_tokenizer_content(self._tokenizer), sort_keys=True).encode())
-            digest.update(json.dumps([self.encode(text) for text in PROBE_TEXTS]).encode())
+        texts = [*FINGERPRINT_TEXTS, *(f"x{token}" for token in self.added_token_texts())]
+        digest.update(json.dumps(self._ids_or_none(texts)).encode())
         return digest.hexdigest()
+
+    def _ids_or_none(self, texts: Sequence[str]) -> list[list[int] | None]:
+        """The ids of each text; None where a tokenizer in Python refuses it."""
+        if self.backend is not None:
+            return list(self.encode_batch(texts))
+        found: list[list[int] | None] = []
+        for text in texts:
+            try:
+                found.append(self.encode(text))
+            except Exception:  # Its own code may refuse a text in any way.
+                found.append(None)
+        return found
 
     def _added_special_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """What encoding puts before and after the plain ids; the same for every probe text."""
@@ -206,6 +240,29 @@ def _trusted_backend(tokenizer: Any) -> Any | None:
     return backend
 
 
+def _model_content(model: Any) -> bytes:
+    """What decides the ids that a model of the Rust backend gives: its kind, vocabulary and merges."""
+    with _quiet():
+        state = bytes(model.__getstate__())
+    kind = type(model).__name__
+    if kind == "Unigram":
+        # The last digit of a score depends on how it was read.
+        vocabulary = [[piece, f"{score:.9g}"] for piece, score in json.loads(state)["vocab"]]
+        state = b'"vocab":' + json.dumps(vocabulary).encode()
+    # What stands before the vocabulary, such as the name of the unknown token, is seen in the ids of texts.
+    return f"{kind} {getattr(model, 'ignore_merges', None)}\n".encode() + state[state.index(b'"vocab":') :]
+
+
+def _token_text(token: str | bytes) -> str | None:
+    """A token of a Python tokenizer's vocabulary as text; None for bytes that are no whole characters."""
+    if isinstance(token, bytes):
+        try:
+            return token.decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+    return str(token)
+
+
 def _python_tokenizer_content(tokenizer: Any) -> dict[str, Any]:
     """What decides the ids of a tokenizer written in Python, as far as it can be seen from outside."""
     kind = type(tokenizer)
@@ -228,14 +285,33 @@ def _python_tokenizer_content(tokenizer: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers' advice, progress bars and prints off stdout, which carries one JSON document."""
+    """Keep transformers' advice, progress bars and prints off stdout, which carries one JSON document.
+
+    What compiled code prints (``tokenizers`` on gaps in a vocabulary) goes past ``sys.stdout``: hence the descriptor.
+    """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr), _descriptor_1_to_stderr():
         warnings.simplefilter("ignore")
         yield
+
+
+@contextlib.contextmanager
+def _descriptor_1_to_stderr() -> Iterator[None]:
+    try:
+        stdout = os.dup(1)
+    except OSError:  # It is closed, and nothing can reach it.
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 @contextlib.contextmanager
@@ -255,6 +331,13 @@ def _torch_hidden(*, unless: bool) -> Iterator[None]:
     finally:
         if sys.modules.get("torch", "") is None:
             del sys.modules["torch"]
+
+
+def _is_lfs_pointer(file: Path) -> bool:
+    """Whether a file that should hold a tokenizer is the few lines by which Git LFS stands for it."""
+    if file.suffix not in (".json", ".model", ".txt", ".tiktoken") or file.stat().st_size > 1024:
+        return False
+    return file.read_bytes().startswith(b"version https://git-lfs.github.com/spec/")
 
 
 def _load_error(
@@ -302,7 +385,26 @@ def _explain_load_failure(config: TokenizerConfig, error: Exception, local: bool
     if isinstance(error, ImportError):
         return _load_error(config, "TOKENIZER_PACKAGE_MISSING", "needs a Python package that is missing", error)
     if local:
-        names = {entry.name for entry in Path(config.path).iterdir()}
+        files = sorted(Path(config.path).iterdir())
+        pointer = next((file for file in files if _is_lfs_pointer(file)), None)
+        if pointer is not None:
+            return _load_error(
+                config,
+                "TOKENIZER_DAMAGED",
+                f"holds a Git LFS pointer in place of the file {pointer.name}",
+                None,
+                hint="Fetch the file itself, for example with `git lfs pull`.",
+            )
+        names = {file.name for file in files}
+        model = next((file for file in files if file.suffix == ".model"), None)
+        if model is not None and "tokenizer.json" not in names and importlib.util.find_spec("sentencepiece") is None:
+            return _load_error(
+                config,
+                "TOKENIZER_PACKAGE_MISSING",
+                f"has no tokenizer.json, and to read its {model.name} the package sentencepiece is missing",
+                None,
+                hint="Install it (`pip install sentencepiece`), or add the tokenizer.json of the model.",
+            )
         if not names & {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt"}:
             return _load_error(
                 config,

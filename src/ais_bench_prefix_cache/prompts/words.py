@@ -79,6 +79,7 @@ class TextCleaner:
                 fragments.add(max(parts, key=len))
         normalized = {tokenizer.normalize(fragment).strip().replace("▁", "") for fragment in fragments}
         self._normalize = tokenizer.normalize
+        self._unsafe_starts = tokenizer.join_proof.unsafe_starts
         self._may_add_spaces = tokenizer.normalizer_adds_spaces()
         self._unsafe = _any_of(fragments, _NEVER)
         self._normalized_unsafe = _any_of((fragments | normalized) - {""}, "\x00")
@@ -96,7 +97,10 @@ class TextCleaner:
     def keeps(self, word: str) -> bool:
         """Whether a word is still one word without added tokens after the tokenizer's normalizer."""
         normalized = self._normalize(word)
-        if not self._may_add_spaces and normalized.strip("▁").split() != [normalized.strip("▁")]:
+        inside = normalized.removeprefix("▁")  # which SentencePiece's normalizers put before every text
+        if not self._may_add_spaces and ("▁" in inside or inside.split() != [inside]):
+            return False
+        if inside.startswith(self._unsafe_starts):
             return False
         return not self._normalized_unsafe.search(normalized)
 
@@ -217,7 +221,7 @@ def vocabulary_words(
         elif token.startswith("Ġ") or not token.isascii():
             text = _from_byte_level(token).removeprefix(" ")
         else:
-            text = token
+            text = token.removeprefix(" ")
         if common and not (len(text) >= 3 and text.isascii() and text.isalpha()):
             continue
         if text and cleaner.words(text) == [text]:
