@@ -2,7 +2,8 @@
 
 Speed is a ratio against something measured in the same run: numpy's stable sort of as many random 64-bit integers.
 Quality is the largest distance of the cumulative hit rate from the target after the first tenth of the input tokens, in
-percentage points, beside what no plan can avoid and what first fit (share all until the total is reached) gives.
+percentage points: in small cases beside the optimum of all plans, in others beside what no plan can avoid and what
+first fit (share all until the total is reached) gives.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "doubles"))
 
+from cold_cases import BLOCK, ColdCase, distances, optimal_distance, seeded_cases
 from plan_scenarios import make_scenario
 
+from ais_bench_prefix_cache.planning.cold_beam import search_plan
+from ais_bench_prefix_cache.planning.cold_lanes import plan_lanes
 from ais_bench_prefix_cache.planning.lanes import build_lanes
-from ais_bench_prefix_cache.planning.plan import Plan
+from ais_bench_prefix_cache.planning.plan import Int64Column, Plan
 from ais_bench_prefix_cache.planning.planner import plan_scenario
-from ais_bench_prefix_cache.planning.quality import largest_distance
+from ais_bench_prefix_cache.planning.quality import largest_distance, smallest_possible_distance
 from ais_bench_prefix_cache.planning.reachability import cold_hit_limits, prefix_capacities
 from ais_bench_prefix_cache.planning.summary import inspect_summary
 from ais_bench_prefix_cache.scenario.model import OrderStrategy, UniformLength
@@ -73,6 +77,38 @@ def print_speed(requests: int) -> None:
     print(f"\npeak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB\n")
 
 
+def print_optimality() -> None:
+    """The planners by themselves on cases that are small enough for the optimum of all plans to be found."""
+    print("| planner | capacities | cases | optimal | mean above optimum | largest ", end="")
+    print("| blocks per lane above bound | bound attained |\n|---|---|---|---|---|---|---|---|")
+
+    def two_passes(case: ColdCase, hit_blocks: int) -> Int64Column:
+        return plan_lanes(case.inputs, case.capacity, case.limits, case.lanes, hit_blocks, BLOCK)[0]
+
+    def beam(case: ColdCase, hit_blocks: int) -> Int64Column:
+        return search_plan(case.inputs, case.capacity, case.limits, case.lanes, hit_blocks, BLOCK)
+
+    for name, planner in (("two passes", two_passes), ("beam", beam)):
+        for ascending in (True, False):
+            above, blocks, attained = [], [], 0
+            for largest, capacity, lanes in ((10, 12, 1), (40, 60, 1), (14, 10, 2), (14, 6, 3)):
+                for case, hit_blocks in seeded_cases(250, ascending, largest, capacity, lanes):
+                    hits = case.simulate(planner(case, hit_blocks))
+                    own = float(distances(case, hits[None])[0])
+                    best = optimal_distance(case, hit_blocks, own)
+                    bound = smallest_possible_distance(case.inputs, case.limits, hit_blocks, BLOCK)
+                    attained += best <= bound + 1e-5
+                    above.append(100 * max(0.0, own - best))
+                    inputs, tokens = np.cumsum(case.inputs), np.cumsum(hits) * BLOCK
+                    apart = np.abs(tokens - tokens[-1] / inputs[-1] * inputs) - bound * inputs
+                    blocks.append(apart[inputs * 10 >= inputs[-1]].max() / BLOCK / case.lanes.count)
+            optimal = sum(distance < 1e-3 for distance in above) / len(above)
+            print(f"| {name} | {'never fall' if ascending else 'fall'} | {len(above):,} | {optimal:.1%} ", end="")
+            print(f"| {np.mean(above):.3f} | {max(above):.2f} | {max(blocks):.2f} ", end="")
+            print(f"| {attained / len(above):.1%} |", flush=True)
+    print()
+
+
 def print_quality() -> None:
     print("| requests | groups x ranks | order | target | path | status | distance | unavoidable | first fit |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -92,6 +128,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=1_000_000)
     options = parser.parse_args()
+    print_optimality()
     print_quality()
     print()
     print_speed(options.requests)

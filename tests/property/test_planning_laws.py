@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import pytest
+from cold_cases import BLOCK, ColdCase, cold_case, distances
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_scenarios import make_scenario
@@ -16,46 +16,18 @@ from plan_scenarios import make_scenario
 from ais_bench_prefix_cache.planning.allocation import allocate_warm
 from ais_bench_prefix_cache.planning.cold_beam import beam_is_affordable, search_plan
 from ais_bench_prefix_cache.planning.cold_lanes import plan_lanes
-from ais_bench_prefix_cache.planning.lanes import Lanes, build_lanes, cold_ranks
-from ais_bench_prefix_cache.planning.ordering import occurrence_in_group
 from ais_bench_prefix_cache.planning.planner import plan_scenario
 from ais_bench_prefix_cache.planning.quality import largest_distance, smallest_possible_distance
-from ais_bench_prefix_cache.planning.reachability import cold_hit_limits, nearest_hit_blocks, prefix_capacities
+from ais_bench_prefix_cache.planning.reachability import nearest_hit_blocks
 from ais_bench_prefix_cache.scenario.model import ExplicitLengths, GroupAssignment
-
-BLOCK = 4
-
-
-@dataclass(frozen=True)
-class ColdCase:
-    inputs: np.ndarray
-    capacity: np.ndarray
-    lanes: Lanes
-    limits: np.ndarray
-
-    def simulate(self, shared: np.ndarray) -> np.ndarray:
-        """Hits of shared blocks, by the definition."""
-        watermark = [0] * self.lanes.count
-        hits = []
-        for lane, blocks in zip(self.lanes.lane.tolist(), shared.tolist(), strict=True):
-            hits.append(min(blocks, watermark[lane]))
-            watermark[lane] = max(watermark[lane], blocks)
-        return np.array(hits, dtype=np.int64)
-
-
-def cold_case(lengths: list[int], groups: list[int], dp_size: int) -> ColdCase:
-    inputs, group = np.array(lengths, dtype=np.int64), np.array(groups, dtype=np.int32)
-    capacity = prefix_capacities(inputs, BLOCK, BLOCK)
-    lanes = build_lanes(group, cold_ranks(occurrence_in_group(group), dp_size), dp_size)
-    return ColdCase(inputs, capacity, lanes, cold_hit_limits(capacity, lanes))
 
 
 @st.composite
-def cold_cases(draw: st.DrawFn, max_size: int = 25, longest: int = 60 * BLOCK, ascending: bool = False) -> ColdCase:
+def cold_cases(draw: st.DrawFn, max_size: int = 25, longest: int = 60 * BLOCK) -> ColdCase:
     size = draw(st.integers(1, max_size))
     lengths = draw(st.lists(st.integers(1, longest), min_size=size, max_size=size))
     groups = draw(st.lists(st.integers(0, 2), min_size=size, max_size=size))
-    return cold_case(sorted(lengths) if ascending else lengths, groups, draw(st.integers(1, 3)))
+    return cold_case(lengths, groups, draw(st.integers(1, 3)))
 
 
 def small_cases(number: int, kind: str) -> list[ColdCase]:
@@ -82,14 +54,6 @@ def every_plan(case: ColdCase) -> tuple[np.ndarray, np.ndarray]:
         hits[:, i] = np.minimum(shared[:, i], watermark[:, lane])
         watermark[:, lane] = np.maximum(watermark[:, lane], shared[:, i])
     return shared, hits
-
-
-def distances(case: ColdCase, hits: np.ndarray) -> np.ndarray:
-    """The largest distance of each plan's cumulative rate from its final one, after a tenth of the input."""
-    inputs = np.cumsum(case.inputs)
-    counts = inputs >= inputs[-1] / 10
-    rates = np.cumsum(hits, axis=1) * BLOCK / inputs
-    return np.abs(rates - rates[:, -1:])[:, counts].max(axis=1)
 
 
 @pytest.mark.parametrize("kind", ["any", "ascending", "equal"])
@@ -119,36 +83,6 @@ def test_against_every_plan_of_small_cases(kind: str) -> None:
     assert optimal / tried > 0.95
 
 
-@pytest.mark.parametrize("order", ["any", "ascending"])
-@pytest.mark.parametrize("target", [0.3, 0.6, 0.8])
-def test_the_lane_plan_is_far_better_than_first_fit(order: str, target: float) -> None:
-    """Above what no plan can avoid, its distance from the target is less than a tenth of first fit's."""
-    rng = random.Random(f"{order}{target}")
-    own_excess, first_fit_excess = 0.0, 0.0
-    for _ in range(20):
-        size = rng.randint(100, 300)
-        lengths = [rng.randint(20 * BLOCK, 200 * BLOCK) for _ in range(size)]
-        if order == "ascending":
-            lengths.sort()
-        case = cold_case(lengths, [rng.randrange(3) for _ in range(size)], 2)
-        total = int(case.inputs.sum())
-        hit_blocks = nearest_hit_blocks(target, total, BLOCK, int(case.limits.sum()))
-        unavoidable = smallest_possible_distance(case.inputs, case.limits, hit_blocks, BLOCK)
-        shared, _ = plan_lanes(case.inputs, case.capacity, case.limits, case.lanes, hit_blocks, BLOCK)
-        own = float(distances(case, case.simulate(shared)[None])[0])
-        other = float(distances(case, first_fit(case, hit_blocks)[None])[0])
-        assert own <= other + 1e-12
-        own_excess += own - unavoidable
-        first_fit_excess += other - unavoidable
-    assert own_excess < first_fit_excess / 10
-
-
-def first_fit(case: ColdCase, hit_blocks: int) -> np.ndarray:
-    """The hits of the plan that shares all it can until the total is reached, then nothing."""
-    before = np.concatenate(([0], np.cumsum(case.limits)[:-1]))
-    return np.clip(hit_blocks - before, 0, case.limits)
-
-
 @settings(deadline=None)
 @given(case=cold_cases(), share=st.fractions(0, 1))
 def test_the_lane_plan_is_always_exact(case: ColdCase, share: Fraction) -> None:
@@ -168,37 +102,6 @@ def test_the_beam_is_always_exact(case: ColdCase, share: Fraction) -> None:
     assert (shared >= 0).all()
     assert (shared <= case.capacity).all()
     assert int(case.simulate(shared).sum()) == hit_blocks
-
-
-@settings(max_examples=200, deadline=None)
-@given(case=cold_cases(max_size=60, ascending=True), share=st.fractions(0, 1))
-def test_scalable_stays_within_a_block_per_lane_of_the_bound(case: ColdCase, share: Fraction) -> None:
-    """Where the capacities of a lane never fall, after a tenth of the input tokens."""
-    hit_blocks = round(share * int(case.limits.sum()))
-    shared, _ = plan_lanes(case.inputs, case.capacity, case.limits, case.lanes, hit_blocks, BLOCK)
-    inputs, hits = np.cumsum(case.inputs), np.cumsum(case.simulate(shared)) * BLOCK
-    bound = smallest_possible_distance(case.inputs, case.limits, hit_blocks, BLOCK)
-    distance = np.abs(hits - hits[-1] / inputs[-1] * inputs)
-    counts = inputs >= inputs[-1] / 10
-    assert (distance - bound * inputs <= case.lanes.count * BLOCK + 1e-6)[counts].all()
-
-
-@settings(deadline=None)
-@given(case=cold_cases(max_size=40), share=st.fractions(0, 1))
-def test_the_bound_is_the_smallest_distance_that_its_inequalities_allow(case: ColdCase, share: Fraction) -> None:
-    hit_blocks = round(share * int(case.limits.sum()))
-    inputs = [0, *np.cumsum(case.inputs).tolist()]
-    limits = [0, *(np.cumsum(case.limits) * BLOCK).tolist()]
-    target, last = Fraction(hit_blocks * BLOCK, inputs[-1]), len(inputs) - 1
-    expected = Fraction(0)
-    for i, j in itertools.combinations(range(last + 1), 2):
-        if (i and inputs[i] * 10 < inputs[-1]) or inputs[j] * 10 < inputs[-1]:
-            continue
-        weight = inputs[i] + (inputs[j] if j < last else 0)
-        if weight:
-            expected = max(expected, (target * (inputs[j] - inputs[i]) - limits[j] + limits[i]) / weight)
-    found = smallest_possible_distance(case.inputs, case.limits, hit_blocks, BLOCK)
-    assert found == pytest.approx(float(expected), abs=1e-9)
 
 
 @settings(deadline=None)

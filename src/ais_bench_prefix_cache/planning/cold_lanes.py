@@ -4,17 +4,17 @@ In cold mode ``hit = min(shared, watermark)``, so a request that raises the wate
 That couples the requests of a lane. Two passes take the coupling away:
 
 1. Hand out hits as if every request could hit up to ``min(cap, largest earlier cap)`` and raised the watermark anyway.
-2. From the hits so wanted choose, from the end of each lane to its beginning, the requests that raise the watermark:
-   each raises it to the level that is needed next, and is one that wants (nearly) all that is cached before it.
-   Then every limit is known: raising requests hit exactly the watermark, the others up to ``min(cap, watermark)``;
-   and the hits are handed out again within those limits.
+2. From the hits so wanted choose the requests that raise the watermark: for each lane the chain of rises that costs
+   least, and where all lanes together are then far from the bound, better places by a local search. Then every limit is
+   known: raising requests hit exactly the watermark, the others up to ``min(cap, watermark)``; and the hits are handed
+   out again within those limits.
 
-Where the capacities of each lane never fall, the second pass finds such requests everywhere and costs less than a
-block per lane (see ``docs/planning.md``).
+What this costs is measured in ``docs/planning.md``.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -35,6 +35,11 @@ from ais_bench_prefix_cache.planning.rise_search import improve_rises
 
 CANDIDATES = 64
 """How many requests are compared for each level of a watermark; bounds the time of a lane."""
+PLAY = 0.7
+"""Blocks, times the square root of the number of lanes, by which all lanes together may leave the band of the bound.
+
+Each lane rounds to whole blocks by itself; the sum of such errors has a standard deviation of ``sqrt(lanes / 12)``
+blocks. With less play lanes would be pushed away from their own rates to correct them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +58,7 @@ def plan_lanes(
     lanes: Lanes,
     hit_blocks: int,
     block_size: int,
+    play: float = PLAY,
 ) -> tuple[Int64Column, bool]:
     """Shared blocks per request whose hits add up to exactly ``hit_blocks``, and whether both passes succeeded.
 
@@ -61,7 +67,7 @@ def plan_lanes(
     first-come plan are used instead, which always have room.
     """
     distance = smallest_possible_distance(input_tokens, limits, hit_blocks, block_size)
-    floor, ceiling = _tolerance(input_tokens, hit_blocks, block_size, distance, lanes.count)
+    floor, ceiling = _tolerance(input_tokens, hit_blocks, block_size, distance, lanes.count, play)
     nothing = np.zeros_like(limits)
     goals = lane_goals(lanes, input_tokens, nothing, limits, hit_blocks)
     wanted = follow_lane_goals(lanes, goals, nothing, limits, hit_blocks, floor, ceiling)
@@ -76,19 +82,20 @@ def plan_lanes(
     low = np.where(watermarks.rises, watermarks.before, 0)
     goals = _goals_around_rises(lanes, wanted, low)
     distance = max(distance, smallest_curve_distance(input_tokens, low, high, hit_blocks, block_size).distance)
-    floor, ceiling = _tolerance(input_tokens, hit_blocks, block_size, distance, lanes.count)
+    floor, ceiling = _tolerance(input_tokens, hit_blocks, block_size, distance, lanes.count, play)
     hits = follow_lane_goals(lanes, goals, low, high, hit_blocks, floor, ceiling)
     return np.where(watermarks.rises, watermarks.after, hits), succeeded
 
 
 def _tolerance(
-    input_tokens: Int64Column, hit_blocks: int, block_size: int, distance: float, lanes: int
+    input_tokens: Int64Column, hit_blocks: int, block_size: int, distance: float, lanes: int, play: float
 ) -> tuple[Int64Column, Int64Column]:
     """The global curves between which the cumulative hit blocks should stay: the smallest distance from the target
-    that is possible at all, and half a block for each lane; nothing is asked of the first tenth of the input."""
+    that is possible at all, and at most half a block for each lane; nothing is asked of the first tenth of the input.
+    """
     inputs = np.cumsum(input_tokens).astype(np.float64)
     target = hit_blocks * block_size / float(inputs[-1])
-    slack = np.maximum(inputs * (lanes / 2) / inputs[-1], min(lanes, 2) / 2) + ROUNDING
+    slack = np.maximum(inputs * (lanes / 2) / inputs[-1], min(lanes / 2, play * math.sqrt(lanes))) + ROUNDING
     floor = np.ceil((target - distance) * inputs / block_size - slack).astype(np.int64)
     ceiling = np.floor((target + distance) * inputs / block_size + slack).astype(np.int64)
     start = settled(input_tokens)

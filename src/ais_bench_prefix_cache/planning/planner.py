@@ -169,8 +169,8 @@ def _plan_cold(
     The lane plan takes part in the beam search as one more finished state: so a small data set is never planned worse
     than a large one.
     """
-    blocks, succeeded = plan_lanes(inputs, capacity, limits, lanes, hit_blocks, block_size)
     if beam_is_affordable(capacity):
+        blocks, _ = plan_lanes(inputs, capacity, limits, lanes, hit_blocks, block_size, play=0.0)
         searched = search_plan(inputs, capacity, limits, lanes, hit_blocks, block_size)
 
         def badness(candidate: Int64Column) -> tuple[float, int]:
@@ -179,6 +179,7 @@ def _plan_cold(
             return round(largest_distance(inputs, hits), 12), issue_count
 
         return _SharedBlocks(min(searched, blocks, key=badness), "beam")
+    blocks, succeeded = plan_lanes(inputs, capacity, limits, lanes, hit_blocks, block_size)
     obstacle = _falling_capacity(capacity, lanes)
     if obstacle is None and succeeded:
         return _SharedBlocks(blocks, "scalable")

@@ -11,7 +11,7 @@ from ais_bench_prefix_cache.planning.plan import Int64Column
 
 SETTLING_SHARE = 0.1
 """The share of the input tokens after which the distance from the target counts."""
-ROUNDING_STEPS = 12
+ROUNDING_STEPS = 20
 NEGLIGIBLE = 1e-6
 ROUNDING = 1e-7
 """Blocks by which a curve may be wrong for the rounding of floating-point numbers."""
