@@ -11,10 +11,11 @@ from ais_bench_prefix_cache import __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import FrameType
-    from typing import NoReturn
 
 # Whatever this module imports, `--help` waits for: typing, signal, the errors and the commands come when they are used.
+
+# argparse looks for translations of its words, of which there are none, and imports locale for that.
+setattr(argparse, "_", str)  # noqa: B010 - not an attribute that type checkers know
 
 PROGRAM = "ais-bench-prefix-cache"
 DEBUG_VARIABLE = "AISBENCH_PREFIX_CACHE_DEBUG"
@@ -82,8 +83,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _execute(arguments: argparse.Namespace) -> int:
-    import signal
-
     from ais_bench_prefix_cache.errors import (
         EXIT_INTERNAL,
         EXIT_INTERRUPTED,
@@ -92,12 +91,14 @@ def _execute(arguments: argparse.Namespace) -> int:
         EXIT_TERMINATED,
         PrefixCacheError,
         Terminated,
+        os_error_problem,
     )
+    from ais_bench_prefix_cache.interruptions import ended_by_the_first_signal
 
-    signal.signal(signal.SIGTERM, _raise_terminated)
     try:
-        code = int(arguments.execute(arguments))
-        sys.stdout.flush()
+        with ended_by_the_first_signal():
+            code = int(arguments.execute(arguments))
+            sys.stdout.flush()
         return code
     except PrefixCacheError as error:
         for problem in error.problems:
@@ -116,8 +117,8 @@ def _execute(arguments: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _say(f"error [OS_ERROR] {where}{error.strerror or error}")
+        problem = os_error_problem(error)
+        _say(f"error [{problem.code}] {problem}")
         return EXIT_INVALID_INPUT
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
@@ -129,12 +130,6 @@ def _execute(arguments: argparse.Namespace) -> int:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _raise_terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
-    from ais_bench_prefix_cache.errors import Terminated
-
-    raise Terminated
 
 
 class _HelpFormatter(argparse.HelpFormatter):

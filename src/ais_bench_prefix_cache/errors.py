@@ -6,8 +6,17 @@ Every error that a user can cause derives from :class:`PrefixCacheError`. The co
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+import errno
+
+from ais_bench_prefix_cache.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from typing_extensions import Self
+
+# Every command waits for this module: it imports nothing large, not even typing.
 
 EXIT_OK = 0
 EXIT_INVALID_INPUT = 2
@@ -17,10 +26,8 @@ EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
-AnyError = TypeVar("AnyError", bound="PrefixCacheError")
 
-
-class Problem(NamedTuple):
+class Problem(Record):
     """One thing that is wrong.
 
     ``code`` is stable and upper case (``UNKNOWN_KEY``); ``where`` names a place in the input (``scenario.json:
@@ -28,11 +35,16 @@ class Problem(NamedTuple):
     would be right; ``hint`` what to do. None of them ever holds a secret.
     """
 
-    code: str
-    where: str
-    message: str
-    allowed: str | None = None
-    hint: str | None = None
+    __slots__ = ("code", "where", "message", "allowed", "hint")  # noqa: RUF023 - in the order of reading
+
+    def __init__(
+        self, code: str, where: str, message: str, allowed: str | None = None, hint: str | None = None
+    ) -> None:
+        self.code = code
+        self.where = where
+        self.message = message
+        self.allowed = allowed
+        self.hint = hint
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
@@ -41,6 +53,14 @@ class Problem(NamedTuple):
         if self.hint:
             text += f"\n    {self.hint}"
         return text
+
+
+def os_error_problem(error: OSError) -> Problem:
+    """What the operating system refused, in our words where a user can do something about it."""
+    where = "" if error.filename is None else str(error.filename)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Problem("DISK_FULL", where, "the disk is full", hint="Free some space and repeat the command.")
+    return Problem("OS_ERROR", where, error.strerror or str(error))
 
 
 class PrefixCacheError(Exception):
@@ -57,9 +77,7 @@ class PrefixCacheError(Exception):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
     @classmethod
-    def of(
-        cls: type[AnyError], code: str, where: str, message: str, *, allowed: str | None = None, hint: str | None = None
-    ) -> AnyError:
+    def of(cls, code: str, where: str, message: str, *, allowed: str | None = None, hint: str | None = None) -> Self:
         """An error with a single problem."""
         return cls(Problem(code, where, message, allowed, hint))
 

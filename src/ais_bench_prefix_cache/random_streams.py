@@ -8,6 +8,7 @@ named by the user's seed and a list of labels; streams with different names are 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +20,19 @@ def derive_seed(random_seed: int, *labels: str | int) -> int:
     """A 128-bit seed from the user's seed and a stream name, by SHA-256."""
     name = "\x1f".join([str(random_seed), *(str(label) for label in labels)])
     return int.from_bytes(hashlib.sha256(name.encode("utf-8")).digest()[:16], "big")
+
+
+def numbered_seeds(random_seed: int, *labels: str | int) -> Callable[[int], int]:
+    """``derive_seed(random_seed, *labels, number)`` as a function of the number, for a great many of them."""
+    name = "\x1f".join([str(random_seed), *(str(label) for label in labels), ""])
+    common = hashlib.sha256(name.encode("utf-8"))
+
+    def seed(number: int) -> int:
+        digest = common.copy()
+        digest.update(b"%d" % number)
+        return int.from_bytes(digest.digest()[:16], "big")
+
+    return seed
 
 
 class RandomStream:

@@ -5,6 +5,7 @@ The texts are a real vLLM text (``tests/data`` or the shared data) whose samples
 
 from __future__ import annotations
 
+import argparse
 import re
 import statistics
 import time
@@ -30,6 +31,7 @@ def text_of_ranks(text: str, ranks: int) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     if not SOURCE.is_file():
         print(f"Skipped: the real metric text {SOURCE.name} of the shared data does not lie beside this checkout.")
         return

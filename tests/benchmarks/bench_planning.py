@@ -91,6 +91,7 @@ def print_quality() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=1_000_000)
+    options = parser.parse_args()
     print_quality()
     print()
-    print_speed(parser.parse_args().requests)
+    print_speed(options.requests)

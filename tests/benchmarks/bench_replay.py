@@ -1,6 +1,6 @@
 """A replay of 10 million block references and its capacity curve, beside a plain dictionary loop over the same hashes.
 
-    python tests/benchmarks/bench_replay.py [REFERENCES]
+    python tests/benchmarks/bench_replay.py [--references 10000000]
 
 Prints one JSON document; the ratios are what to compare between machines. ``growth`` is the time of the whole against
 ten times that of a tenth: about 1 for work that grows with the references.
@@ -8,9 +8,9 @@ ten times that of a tenth: about 1 for work that grows with the references.
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
-import sys
 import time
 from collections.abc import Callable
 
@@ -92,4 +92,6 @@ def measure(references: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000), indent=2))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--references", type=int, default=10_000_000, help="of blocks (default: %(default)s)")
+    print(json.dumps(measure(parser.parse_args().references), indent=2))

@@ -21,10 +21,7 @@ HELP_BAR, VALIDATE_BAR = 2.5, 4.0
 
 
 def main() -> None:
-    arguments = parse_data_arguments(
-        __doc__,
-        lambda parser: parser.add_argument("--times", type=int, default=25, help="turns (default: %(default)s)"),
-    )
+    arguments = parse_data_arguments(__doc__, times=25)
     with scratch_directory() as directory:
         scenario = write_scenario(directory, "small", arguments.data, **warmup_sections(20, tokens=512, groups=2))
         run([*PROGRAM, "prepare", "--mode", "text", "--scenario", scenario])

@@ -99,14 +99,19 @@ class Data:
 
 
 def parse_data_arguments(
-    description: str | None, extend: Callable[[argparse.ArgumentParser], None] | None = None
+    description: str | None,
+    extend: Callable[[argparse.ArgumentParser], None] | None = None,
+    *,
+    times: int | None = None,
 ) -> Any:
-    """The options of a benchmark script, with ``data`` in them."""
+    """The options of a benchmark script, with ``data`` in them, and ``times`` where commands take turns."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", type=Path, help="directory of the tokenizer (default: Qwen3 of the shared data)")
     parser.add_argument(
         "--corpus", type=Path, help="corpus with the field question (default: GSM8K of the shared data)"
     )
+    if times is not None:
+        parser.add_argument("--times", type=int, default=times, help="turns of each command (default: %(default)s)")
     if extend is not None:
         extend(parser)
     arguments = parser.parse_args()

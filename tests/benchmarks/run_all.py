@@ -23,6 +23,7 @@ SECTIONS = (
     ("Checking", "bench_validate"),
     ("Metrics", "bench_metrics"),
     ("Replaying a cache", "bench_replay"),
+    ("Prompts on demand", "bench_prompt_sources"),
 )
 TAKE_TURNS = ("bench_start_up", "bench_prepare", "bench_inspect", "bench_validate")
 

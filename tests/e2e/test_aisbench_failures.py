@@ -87,15 +87,35 @@ def test_a_silent_server_ends_the_run(fake_server, prepare_rows, make_answer, sc
     assert not _processes_that_work_in(scratch)
 
 
+DISK_IS_FULL = """
+import errno, io, os
+opened = io.open
+def full(path, *arguments, **options):
+    if str(path).endswith("_usage.jsonl"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    return opened(path, *arguments, **options)
+io.open = full
+"""
+
+
+def test_a_full_disk_is_named(fake_server, prepare_rows, tmp_path, monkeypatch):
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python" / "sitecustomize.py").write_text(DISK_IS_FULL)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "python"))
+    job = prepare_rows(ROWS, fake_server.url)
+    with pytest.raises(AISBenchError) as caught:
+        run_aisbench(job)
+    assert f"AISBench found the disk full: free some space below {job.work_dir}." in caught.value.problems[0].hint
+
+
 PROGRAM = """
 import pickle, sys
 from ais_bench_prefix_cache.aisbench.launch import run_aisbench
-from ais_bench_prefix_cache.cli import _raise_terminated
-import signal
-signal.signal(signal.SIGTERM, _raise_terminated)
+from ais_bench_prefix_cache.interruptions import ended_by_the_first_signal
 import tempfile
 tempfile.tempdir = sys.argv[2]
-run_aisbench(pickle.load(open(sys.argv[1], "rb")))
+with ended_by_the_first_signal():
+    run_aisbench(pickle.load(open(sys.argv[1], "rb")))
 """
 
 

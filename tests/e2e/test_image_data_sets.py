@@ -219,3 +219,22 @@ def test_validate_notices_edits_even_where_all_digests_fit(
     refused = command_line("validate", "--manifest", manifest_path, cwd=tmp_path, expect=2)
     codes = {problem["code"] for problem in json.loads(refused.stdout)["errors"]}
     assert {"CONTENT_EDITED", "MISSING_FILE", "WRONG_VALUE"} <= codes
+
+
+def test_everything_that_is_missing_is_said_at_once(tmp_path: Path, command_line: CommandLine) -> None:
+    scenario = image_scenario(
+        tmp_path,
+        tmp_path / "no-tokenizer",
+        "single_1080p",
+        corpus={"path": "./no-corpus.jsonl"},
+        multimodal={"mmmu_parquet_dir": "./no-images"},
+    )
+    done = command_line("prepare", "--mode", "mm", "--scenario", scenario, cwd=tmp_path, expect=2)
+    assert done.stderr == (
+        f"error [CORPUS_NOT_FOUND] scenario: corpus.path: the file '{tmp_path}/no-corpus.jsonl' does not exist\n"
+        f"error [TOKENIZER_NOT_FOUND] scenario: tokenizer.path: the directory '{tmp_path}/no-tokenizer' does not exist "
+        "(allowed: a directory with the tokenizer of the served model, or a model name)\n"
+        f"error [MMMU_NOT_FOUND] scenario: multimodal.mmmu_parquet_dir: the directory '{tmp_path}/no-images' does not "
+        "exist (allowed: a directory with the Parquet files of MMMU)\n"
+    )
+    assert done.stdout == "" and not (tmp_path / "out").exists()

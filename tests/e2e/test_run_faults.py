@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +41,7 @@ class Prepared:
     analysis: Path
     log: Path
     proxy: FaultProxy
+    scratch: Path
     log_start: int = 0
 
     def log_text(self) -> str:
@@ -55,7 +59,7 @@ class Prepared:
             stderr=subprocess.PIPE,
             text=True,
             cwd=self.scenario.parent,
-            env=os.environ | {FAMILY_VARIABLE: str(self.scenario)},
+            env=os.environ | {FAMILY_VARIABLE: str(self.scenario), "TMPDIR": str(self.scratch)},
             preexec_fn=limit,
         )
 
@@ -91,7 +95,8 @@ def prepared_once(
     servers: Callable[[], Any], deepseek_tokenizer_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Prepared, str]]:
     directory = tmp_path_factory.mktemp("faults")
-    with servers() as url, fault_proxy(url) as proxy:
+    # AISBench's scratch directory needs a shorter path than pytest's.
+    with servers() as url, fault_proxy(url) as proxy, tempfile.TemporaryDirectory(dir="/tmp") as scratch:
         (directory / "corpus.jsonl").write_text('{"question": "How many apples are left?"}\n')
         scenario = directory / "scenario.json"
         document = {
@@ -113,7 +118,7 @@ def prepared_once(
         }
         scenario.write_text(json.dumps(document))
         paths = prepare_words(scenario)
-        yield Prepared(scenario, paths.analysis, paths.log("run"), proxy), url
+        yield Prepared(scenario, paths.analysis, paths.log("run"), proxy, Path(scratch)), url
 
 
 @pytest.fixture
@@ -122,18 +127,35 @@ def prepared(prepared_once: tuple[Prepared, str]) -> Iterator[Prepared]:
     run.proxy.reset(url)
     run.log_start = len(run.log.read_text()) if run.log.exists() else 0
     before = run.analysis.read_bytes()
+    shared_memory = abandoned_shared_memory()
     yield run
     left = run.processes()
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert left == {}
     assert run.analysis.read_bytes() == before, "analysis.json was touched"
+    assert list(run.scratch.iterdir()) == []
+    deadline = time.monotonic() + 10
+    while (abandoned := abandoned_shared_memory() - shared_memory) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert abandoned == set()
     sent = len(run.proxy.seen)
     time.sleep(0.5)
     assert len(run.proxy.seen) == sent, "something was sent after the end"
     for path in run.scenario.parent.rglob("*"):
         if path.is_file() and path != run.scenario:
             assert SECRET.encode() not in path.read_bytes(), path
+
+
+def abandoned_shared_memory() -> set[str]:
+    """Segments of Python's ``SharedMemory`` that no process uses: AISBench keeps its data set in one."""
+    segments = {path.name for path in Path("/dev/shm").glob("psm_*")}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            segments -= set(re.findall(r"/dev/shm/(psm_\w+)", maps.read_text()))
+        except OSError:
+            continue
+    return segments
 
 
 def finish(process: subprocess.Popen[str], expected: int) -> list[str]:
@@ -265,6 +287,9 @@ def test_the_run_itself_is_killed(prepared: Prepared) -> None:
     while prepared.processes() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert sum(seen.formal for seen in prepared.proxy.seen) < 40
+    # Nobody was left to clear this away.
+    for directory in prepared.scratch.iterdir():
+        shutil.rmtree(directory)
 
 
 def test_the_disk_is_full_when_the_analysis_is_written(prepared: Prepared) -> None:
@@ -277,6 +302,20 @@ def test_the_disk_is_full_when_the_analysis_is_written(prepared: Prepared) -> No
         unchanged(prepared, "analysis"),
     ]
     assert not partial.is_symlink()
+
+
+def test_the_disk_is_full_when_the_log_is_written(prepared: Prepared) -> None:
+    prepared.log.unlink(missing_ok=True)
+    prepared.log.symlink_to("/dev/full")
+    try:
+        lines = finish(prepared.start(), 2)
+    finally:
+        prepared.log.unlink()
+    assert lines[-3:] == [
+        f"error [DISK_FULL] {prepared.log}: the disk is full",
+        "    Free some space and repeat the command.",
+        unchanged(prepared, "verify"),
+    ]
 
 
 def test_the_disk_is_full_while_aisbench_writes(prepared: Prepared) -> None:
@@ -330,6 +369,28 @@ def test_a_signal_ends_everything(prepared: Prepared, phase: str, number: int, c
     lines = finish(process, code)
     assert time.monotonic() - started < 15
     assert lines[-1] == f"run {word} in the phase {phase}"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "pause", "code", "word"),
+    [
+        ([signal.SIGINT] * 8, 0.02, 130, "interrupted"),
+        ([signal.SIGTERM] * 3, 0.05, 143, "terminated"),
+        ([signal.SIGINT, signal.SIGTERM], 0.5, 130, "interrupted"),
+    ],
+    ids=["Ctrl-C eight times", "SIGTERM three times", "Ctrl-C, then SIGTERM"],
+)
+def test_further_signals_change_nothing(
+    prepared: Prepared, numbers: list[signal.Signals], pause: float, code: int, word: str
+) -> None:
+    """The first one ends the run; an impatient second one once left processes, shared memory and scratch files."""
+    process = prepared.start()
+    wait_for(prepared, "formal", process)
+    for number in numbers:
+        if process.poll() is None:
+            process.send_signal(number)
+        time.sleep(pause)
+    assert finish(process, code)[-1] == f"run {word} in the phase formal"
 
 
 def in_phase(prepared: Prepared, phase: str) -> bool:

@@ -163,9 +163,13 @@ def test_any_json_value_loads_or_is_refused(scenario_directory: Path, value: Any
 
 
 def test_our_reading_of_the_schema_agrees_with_jsonschema() -> None:
-    """jsonschema itself is the judge, told only that 1.0 is not an integer."""
-    checker = Draft202012Validator.TYPE_CHECKER.redefine(
-        "integer", lambda _, value: type(value) is int and -(2**63) <= value < 2**63
+    """jsonschema itself is the judge, told only that 1.0 is not an integer and that integers have 64 bits."""
+
+    def is_integer(_: Any, value: Any) -> bool:
+        return type(value) is int and -(2**63) <= value < 2**63
+
+    checker = Draft202012Validator.TYPE_CHECKER.redefine("integer", is_integer).redefine(
+        "number", lambda _, value: type(value) is float or is_integer(_, value)
     )
     judge = extend(Draft202012Validator, type_checker=checker)(scenario_schema())
     choose = random.Random(7)

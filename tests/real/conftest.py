@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -249,18 +249,14 @@ def counter_by_rank(texts: str | list[str], name: str) -> dict[int, int]:
 
 @pytest.fixture
 def judge(command_line: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> Callable[..., Judged]:
-    """Prepares, validates (deep) and runs a Scenario through the command line; sums up both sides from raw files.
+    """Prepares, validates (deep) and runs a Scenario through the command line; sums up both sides from raw files."""
 
-    ``during`` is what goes on while, and only while, ``run`` runs.
-    """
-
-    def run(scenario: Path, during: AbstractContextManager[None] | None = None) -> Judged:
+    def run(scenario: Path) -> Judged:
         prepared = json.loads(
             command_line("prepare", "--mode", "text", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1]
         )
         command_line("validate", "--manifest", prepared["manifest"], "--deep", cwd=tmp_path)
-        with during or nullcontext():
-            finished = command_line("run", "--scenario", scenario, cwd=tmp_path, timeout=600)
+        finished = command_line("run", "--scenario", scenario, cwd=tmp_path, timeout=600)
         planned: dict[int | None, tuple[int, int]] = {}
         requests_planned = {}
         with Path(prepared["full"]).open(encoding="utf-8") as rows:

@@ -26,7 +26,7 @@ MAX_MODEL_LEN = 1 << 20
 class Driver:
     """One manager and the requests that it knows."""
 
-    def __init__(self, block_size: int, num_blocks: int, drops_last_hit_block: bool) -> None:
+    def __init__(self, block_size: int, num_blocks: int, drops_last_hit_block: bool, events: bool = False) -> None:
         spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
         # The pool keeps one block, the null block, for itself.
         config = KVCacheConfig(
@@ -39,6 +39,7 @@ class Driver:
             hash_block_size=block_size,
             use_eagle=drops_last_hit_block,
             log_stats=True,
+            enable_kv_cache_events=events,
         )
         self.hasher = get_request_block_hasher(block_size, sha256)
         self.block_size = block_size
@@ -51,7 +52,10 @@ class Driver:
     def admit(
         self, name: int, token_ids: list[int], budget: int, whole: bool, keys: dict[str, Any] | None
     ) -> list[Any]:
-        keys = keys or {}
+        self.requests[name] = self.request(str(name), token_ids, keys or {})
+        return self.start(name, budget, whole)
+
+    def request(self, name: str, token_ids: list[int], keys: dict[str, Any]) -> Request:
         features = [
             MultiModalFeatureSpec(
                 data=None, modality="image", identifier=identifier, mm_position=PlaceholderRange(offset, length)
@@ -59,8 +63,8 @@ class Driver:
             for identifier, offset, length in keys.get("multimodal", ())
         ]
         lora = keys.get("lora")
-        request = Request(
-            str(name),
+        return Request(
+            name,
             token_ids,
             SamplingParams(max_tokens=MAX_MODEL_LEN),
             None,
@@ -69,8 +73,6 @@ class Driver:
             cache_salt=keys.get("salt"),
             block_hasher=self.hasher,
         )
-        self.requests[name] = request
-        return self.start(name, budget, whole)
 
     def start(self, name: int, budget: int, whole: bool) -> list[Any]:
         request = self.requests[name]

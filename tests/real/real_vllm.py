@@ -23,6 +23,7 @@ import httpx
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PYTHON_VARIABLE = "AISBENCH_PREFIX_CACHE_VLLM_PYTHON"
 SERVED_MODEL = "tiny"
+CHAT_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
 
 
 def vllm_python() -> Path:
@@ -72,61 +73,61 @@ def make_tiny_model(directory: Path, tokenizer_dir: Path, *, architecture: str =
     return directory
 
 
-def make_tiny_llava(directory: Path, tokenizer_dir: Path) -> Path:
-    """A LLaVA whose images of 56x56 pixels are 16 tokens, beside a real tokenizer that gets the token ``<image>``."""
+def make_tiny_idefics3(directory: Path, tokenizer_dir: Path) -> Path:
+    """An Idefics3 that sees every image as 56x56 pixels, 4 tokens and 3 around them, beside a real tokenizer.
+
+    Its image processor has a variant that needs only Pillow; those of most other models need torchvision, which the
+    package index has only for CUDA: beside a CPU build of torch it cannot be imported.
+    """
     make_tiny_model(directory, tokenizer_dir)
     path = directory / "tokenizer.json"
     tokenizer = json.loads(path.read_text(encoding="utf-8"))
-    image_token_id = 1 + max(
-        [*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])]
-    )
+    free_id = 1 + max([*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])])
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    tokenizer["added_tokens"].append({"id": image_token_id, "content": "<image>", "special": True, **flags})
+    contents = ("<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>")
+    tokenizer["added_tokens"] += [
+        {"id": free_id + number, "content": content, "special": True, **flags}
+        for number, content in enumerate(contents)
+    ]
     path.write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
+    settings_path = directory / "tokenizer_config.json"
+    settings = json.loads(settings_path.read_text(encoding="utf-8"))
+    settings["chat_template"] = CHAT_TEMPLATE
+    settings_path.write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")
 
     text = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    text["vocab_size"] = -(-(image_token_id + 1) // 64) * 64
+    text |= {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": -(-(free_id + len(contents)) // 64) * 64,
+    }
     vision = {
-        "model_type": "clip_vision_model",
+        "model_type": "idefics3_vision",
         "hidden_size": 64,
         "intermediate_size": 128,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "image_size": 56,
         "patch_size": 14,
-        "projection_dim": 64,
     }
     config = {
-        "architectures": ["LlavaForConditionalGeneration"],
-        "model_type": "llava",
-        "image_token_index": image_token_id,
-        "image_seq_length": 16,
-        "projector_hidden_act": "gelu",
-        "vision_feature_layer": -1,
-        "vision_feature_select_strategy": "default",
+        "architectures": ["Idefics3ForConditionalGeneration"],
+        "model_type": "idefics3",
+        "image_token_id": free_id,
+        "pad_token_id": 0,
+        "scale_factor": 2,
+        "tie_word_embeddings": True,
         "text_config": text,
         "vision_config": vision,
         "torch_dtype": "bfloat16",
     }
-    processor = {
-        "processor_class": "LlavaProcessor",
-        "image_token": "<image>",
-        "patch_size": 14,
-        "vision_feature_select_strategy": "default",
-        "num_additional_image_tokens": 1,
-    }
+    processor = {"processor_class": "Idefics3Processor", "image_seq_len": 4}
     pixels = {
-        "image_processor_type": "CLIPImageProcessor",
-        "size": {"shortest_edge": 56},
-        "crop_size": {"height": 56, "width": 56},
-        "do_resize": True,
-        "do_center_crop": True,
-        "do_rescale": True,
-        "do_normalize": True,
-        "do_convert_rgb": True,
-        "image_mean": [0.5, 0.5, 0.5],
-        "image_std": [0.5, 0.5, 0.5],
-        "processor_class": "LlavaProcessor",
+        "image_processor_type": "Idefics3ImageProcessor",
+        "size": {"longest_edge": 56},
+        "max_image_size": {"longest_edge": 56},
+        "do_image_splitting": False,
+        "processor_class": "Idefics3Processor",
     }
     files = {"config.json": config, "processor_config.json": processor, "preprocessor_config.json": pixels}
     for name, content in files.items():

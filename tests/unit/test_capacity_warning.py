@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ais_bench_prefix_cache.artifacts.documents import sealed
+from ais_bench_prefix_cache.artifacts.writing import write_document
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.kvcache.replay import replay_prompts
 from ais_bench_prefix_cache.planning.planner import plan_scenario
@@ -79,6 +81,10 @@ def test_the_rate_is_what_a_replay_of_the_plan_hits(
     )
     assert found is not None
     assert found.group(1, 2) == (f"{hits / total:.4f}", f"{summary['theoretical_hit_rate']:.4f}")
+    (warning,) = (each for each in summary["warnings"] if each["code"] == "CACHE_TOO_SMALL")
+    assert warning["predicted_hits"] == hits
+    manifest = json.loads(Path(summary["manifest"]).read_text())
+    assert manifest["inspect"]["summary"]["warnings"] == summary["warnings"]
     planned, needed = round(summary["theoretical_hit_rate"] * total), int(found.group(3))
     assert replayed_hits(path, needed - 1) == planned > replayed_hits(path, needed - 2)
 
@@ -111,4 +117,23 @@ def test_prepare_warns_as_well(
     assert main(["prepare", "--mode", "text", "--scenario", str(path)]) == 0
     captured = capsys.readouterr()
     assert "warning [CACHE_TOO_SMALL] with 61 blocks" in captured.err
-    assert main(["validate", "--manifest", json.loads(captured.out)["manifest"], "--deep"]) == 0
+    files = json.loads(captured.out.splitlines()[-1])
+    validate = ["validate", "--manifest", files["manifest"]]
+    assert main([*validate, "--deep"]) == 0
+    analysis_path = Path(files["analysis"])
+    analysis = json.loads(analysis_path.read_text())
+    (warning,) = (each for each in analysis["warnings"] if each["code"] == "CACHE_TOO_SMALL")
+    assert (warning["kv_cache_blocks"], warning["predicted_hits"]) == (61, replayed_hits(path, 60))
+    assert analysis["validation"]["status"] == "PASS_WITH_WARNING"
+    # A run keeps the warning; and whoever edits it, with all digests made to fit, is found.
+    manifest = json.loads(Path(files["manifest"]).read_text())
+    for changed in ([{**warning, "predicted_hits": 1}], []):
+        forged = {**analysis, "status": "analyzed", "warnings": changed}
+        if not changed:
+            forged["validation"] = {**analysis["validation"], "status": "PASS"}
+        del forged["content_sha256"]
+        write_document(analysis_path, sealed(forged))
+        capsys.readouterr()
+        assert main(validate) == 2
+        assert "warnings about kv_cache_blocks" in capsys.readouterr().err
+    assert manifest["status"] == "prepared"

@@ -138,3 +138,48 @@ def test_impossible_inputs(arguments: tuple[str, ...], message: str, capsys: pyt
     assert main(["kv", *arguments]) == 2
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", message)
+
+
+@pytest.mark.parametrize(
+    ("text", "groups", "bytes_per_token"),
+    [
+        # As published: heads and the pattern of windows are left to the class.
+        (
+            {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34, "sliding_window": 1024},
+            [{"window": None, "count": 1, "layers": 5}, {"window": 1024, "count": 6, "layers": 5}],
+            34 * 2 * 4 * 256 * 2,
+        ),
+        (
+            {
+                "model_type": "llama4_text",
+                "num_hidden_layers": 48,
+                "num_attention_heads": 40,
+                "num_key_value_heads": 8,
+                "head_dim": 128,
+                "attention_chunk_size": 8192,
+                "no_rope_layers": [],
+            },
+            [{"window": None, "count": 1, "layers": 12}, {"window": 8192, "count": 3, "layers": 12}],
+            48 * 2 * 8 * 128 * 2,
+        ),
+        ({"model_type": "llama"}, [{"window": None, "count": 1, "layers": 32}], 32 * 2 * 32 * 128 * 2),
+    ],
+    ids=["gemma3", "llama4", "llava"],
+)
+def test_what_a_file_leaves_to_its_class_is_known(
+    text: dict[str, Any], groups: list[dict[str, Any]], bytes_per_token: int, kv: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "whole", "text_config": text, "torch_dtype": "bfloat16"}))
+    document = kv("--model-config", str(path), "--cache-gib", "1")
+    assert document["capacity"]["block_groups"] == groups
+    assert document["bytes_per_token"] == bytes_per_token
+
+
+def test_an_unknown_class_is_no_help(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "of_nobody", "num_hidden_layers": 2}))
+    assert main(["kv", "--model-config", str(path)]) == 2
+    assert capsys.readouterr().err == (
+        "error [MODEL_CONFIG] num_attention_heads: is missing from the model's configuration\n"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from pathlib import Path
 
@@ -91,9 +92,12 @@ def test_rows_come_before_columns_and_row_groups_keep_counting(tmp_path: Path) -
     [
         pa.binary(),
         pa.large_binary(),
+        pa.binary_view(),
+        pa.binary(len(HD)),
         pa.dictionary(pa.int32(), pa.binary()),
         pa.struct([("bytes", pa.large_binary())]),
         pa.struct([("path", pa.string()), ("bytes", pa.binary())]),
+        pa.struct([("height", pa.int32()), ("bytes", pa.binary_view()), ("tags", pa.list_(pa.string()))]),
     ],
     ids=str,
 )
@@ -151,6 +155,37 @@ def test_damaged_cells_and_files_are_skipped_counted_and_named(tmp_path: Path) -
     )
 
 
+def test_a_pipe_in_the_directory_is_skipped_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.parquet")
+    (tmp_path / "b.parquet").symlink_to("nowhere")
+    write_parquet(tmp_path / "c.parquet", {"image_1": [cell(HD)]})
+    image, record = find_image(tmp_path, 1920, 1080)
+    assert image.parquet_path == tmp_path / "c.parquet"
+    assert record.unreadable_files == [
+        f"{tmp_path / 'a.parquet'} (not a regular file)",
+        f"{tmp_path / 'b.parquet'} (No such file or directory)",
+    ]
+
+
+def test_an_id_that_is_no_text_and_doubled_columns_do_not_hide_an_image(tmp_path: Path) -> None:
+    broken = pa.array([b"\xff\xfe"], pa.binary())
+    ids = pa.Array.from_buffers(pa.string(), 1, broken.buffers())
+    first, second = pa.array([HD], pa.binary()), pa.array([SMALL], pa.binary())
+    table = pa.Table.from_arrays([ids, first, second], names=["id", "image_1", "image_1"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    image, record = find_image(tmp_path, 1920, 1080)
+    assert (image.content, image.sample_id, record.warnings()) == (HD, None, [])
+
+
+def test_a_file_whose_column_names_are_no_text_is_skipped(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", {"image_1": [cell(HD)]}, with_ids=False)
+    path = tmp_path / "a.parquet"
+    path.write_bytes(path.read_bytes().replace(b"image_1", b"image_\xff"))
+    write_parquet(tmp_path / "b.parquet", {"image_1": [cell(HD)]})
+    image, record = find_image(tmp_path, 1920, 1080)
+    assert image.parquet_path == tmp_path / "b.parquet" and record.unreadable_files[0].startswith(f"{path} (")
+
+
 def test_a_wrong_size_is_answered_with_the_sizes_that_exist(tmp_path: Path) -> None:
     write_parquet(
         tmp_path / "a.parquet", {"image_1": [cell(SMALL), cell(SD), cell(SMALL)], "image_2": [cell(b"?")] * 3}
@@ -172,6 +207,7 @@ def test_directories_without_images_are_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path).problems[0].code == "MMMU_EMPTY"
     pq.write_table(pa.table({"question": ["a"], "picture": [b"b"]}), tmp_path / "a.parquet")
     none = refusal(tmp_path)
+    assert none.problems[0].hint == "columns that exist: 'picture', 'question'"
     assert none.problems[0].code == "NO_IMAGES"
     assert (
         none.problems[0].allowed

@@ -12,12 +12,24 @@ PERFORMANCE = {
     "metrics": {"E2EL": {"Stage": "total", "Average": "47.7 ms", "N": 3}},
     "common": {"Total Requests": {"total": 3}},
 }
+CONFIG = {
+    "prefix_cache": {"mode": "warmup"},
+    "requests": {"count": 3},
+    "service": {"model": "m&m", "dp_size": 2},
+    "aisbench": {"model": {"batch_size": 8}},
+    "multimodal": {"scenarios": ["multi_720p_5"]},
+}
 ANALYSIS = {
+    "runtime": {
+        "precheck": {"versions": {"http://a:1": "0.32.0", "http://a:2": "0.32.0"}},
+        "phases": {"formal": {"started_at": "2026-11-30T01:01:30.631+00:00"}},
+    },
     "requested_target_hit_rate": 0.6,
     "theoretical_hit_rate": 0.59375,
     "target_absolute_difference_pp": 0.625,
     "theory_actual_absolute_difference_pp": 0.0,
-    "actual": {"global_hit_rate": 0.59375, "by_dp": {}},
+    "theory": {"hit_tokens": 60, "input_tokens": 96},
+    "actual": {"global_hit_rate": 0.59375, "global_hits": 57, "global_queries": 96, "by_dp": {}},
     "warnings": [{"code": "TARGET_DEVIATION", "message": "<script>alert(1)</script>"}],
     "findings": [{"code": "BLOCK_SIZE", "severity": "error", "message": "wrong", "remedy": "set it to 32 & go on"}],
     "requests": {
@@ -53,12 +65,16 @@ class _Page(HTMLParser):
 
 
 def test_the_page_stands_alone_and_is_well_formed():
-    text = render_report_page(PERFORMANCE, ANALYSIS, run_id="run <1>")
+    text = render_report_page(PERFORMANCE, ANALYSIS, run_id="run <1>", config=CONFIG)
     page = _Page(text)
     assert page.open == []
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
     assert not {"src", "href"} & {name for name, _ in page.attributes}
     assert "http" not in text
+    assert (
+        "<p>model m&amp;m · server version 0.32.0 · warmup · 3 requests · data-parallel ranks: 2 · batch_size 8 · "
+        "sent from 2026-11-30 01:01:30 UTC</p>"
+    ) in text
     assert "prefers-color-scheme: dark" in text
     said = " ".join(page.words)
     for words in ("run <1>", "<script>alert(1)</script>", "set it to 32 & go on", "47.7 ms", "59.38%", "<d>.csv"):
@@ -66,7 +82,7 @@ def test_the_page_stands_alone_and_is_well_formed():
 
 
 def test_bars_share_one_scale():
-    text = render_report_page(PERFORMANCE, ANALYSIS, run_id="r")
+    text = render_report_page(PERFORMANCE, ANALYSIS, run_id="r", config=CONFIG)
     widths = [value for name, value in _Page(text).attributes if name == "style"]
     assert widths == ["width:100.00%", "width:100.00%", "width:50.00%", "width:0.00%"], "one group alone needs no bars"
 
@@ -74,6 +90,7 @@ def test_bars_share_one_scale():
 def test_image_runs_show_what_the_server_counted():
     analysis = {
         "benchmark_mode": "mm",
+        "runtime": {},
         "actual": {
             "by_dp": {},
             "global_queries": 200,
@@ -85,7 +102,14 @@ def test_image_runs_show_what_the_server_counted():
         "findings": [],
         "warnings": [],
     }
-    said = " ".join(_Page(render_report_page(PERFORMANCE, analysis, run_id="r")).words)
-    for words in ("E2EL", "no theory for images", "75.00%", "150 of 200 tokens", "9 of 10 images"):
+    said = " ".join(_Page(render_report_page(PERFORMANCE, analysis, run_id="r", config=CONFIG)).words)
+    for words in (
+        "E2EL",
+        "no theory for images",
+        "75.00%",
+        "150 of 200 tokens",
+        "9 of 10 images",
+        "m&m · multi_720p_5 · 3",
+    ):
         assert words in said
     assert "target" not in said

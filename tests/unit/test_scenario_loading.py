@@ -389,7 +389,8 @@ def test_damaged_thresholds_are_an_artifact_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["scenario.example", "cold_input_len_asc", "zipf_groups_with_overrides", "csv_lengths"]
+    "name",
+    ["scenario.example", "cold_input_len_asc", "zipf_groups_with_overrides", "csv_lengths", "images_single_1080p"],
 )
 def test_each_example_loads(project_root: Path, name: str) -> None:
     assert load_scenario(project_root / "config_examples" / f"{name}.json", environment={}).schema_version == "1.0"
@@ -399,6 +400,7 @@ def test_every_example_is_tried(project_root: Path) -> None:
     assert sorted(path.stem for path in (project_root / "config_examples").glob("*.json")) == [
         "cold_input_len_asc",
         "csv_lengths",
+        "images_single_1080p",
         "scenario.example",
         "zipf_groups_with_overrides",
     ]

@@ -253,7 +253,8 @@ def input_length(**rule: Any) -> dict[str, Any]:
         # service
         (
             {"service": {"inference_url": "127.0.0.1:8000/v1/completions"}},
-            f"service.inference_url: the URL does not begin with http:// or https:// (allowed: {URL})",
+            f"service.inference_url: the URL does not begin with http:// or https:// "
+            f"(allowed: {URL.replace('metrics', 'v1/completions')})",
         ),
         (
             {"service": {"metrics_url": "http:///metrics"}},

@@ -141,13 +141,6 @@ def test_fit_engines() -> None:
     }
 
 
-def test_no_engine_at_all() -> None:
-    assert problems(lambda: engines({})) == [
-        f"[NO_PREFIX_CACHE_METRICS] {URL}/metrics: offers no prefix-cache counters\n"
-        "    Is this the inference server's /metrics? vLLM shows none with --disable-log-stats."
-    ]
-
-
 def test_more_engines_than_ranks() -> None:
     assert problems(lambda: engines({"0": GOOD, "1": GOOD, "2": GOOD})) == [
         f"[ENGINE_COUNT] {URL}/metrics: shows 3 engines (engine '0', engine '1', engine '2'), service.dp_size is 2\n"

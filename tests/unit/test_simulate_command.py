@@ -112,6 +112,75 @@ def test_another_model_salt_or_adapter_never_hits(simulate: Any) -> None:
     assert [row["hits"] for row in document["per_request"]] == [0, 0, 0, 0, 0, 8]
 
 
+def test_images_are_part_of_the_blocks_that_they_touch(simulate: Any) -> None:
+    def row(*images: tuple[str, int, int], **keys: Any) -> dict[str, Any]:
+        listed = [{"hash": name, "offset": offset, "length": length} for name, offset, length in images]
+        return {"token_ids": [1] * 13, "images": listed, **keys}
+
+    rows = [
+        row(("cat", 5, 4)),
+        row(("dog", 5, 4)),  # equal placeholders: only the block before the image is shared
+        row(("cat", 5, 4), ("dog", 10, 2)),  # another image after two equal blocks
+        row(("dog", 10, 2), ("cat", 5, 4)),  # in any order
+        row(("cat", 6, 3)),  # another place
+        row(),
+        row(("cat", 5, 4), lora={"name": "a", "path": "/a"}),
+        row(("cat", 5, 4), lora={"name": "a", "path": "/b"}),
+        row(("cat", 5, 4), lora="", cache_salt=""),
+    ]
+    document = simulate(rows, "--block-size", "4", "--per-request")
+    # Blocks 1 and 2 hold the image at 5 … 8; block 2 that at 10, too.
+    assert [each["hits"] for each in document["per_request"]] == [0, 4, 8, 12, 4, 4, 0, 0, 12]
+    named = simulate([{**each, "pictures": each.pop("images")} for each in rows], "--image-field", "pictures",
+                     "--block-size", "4")  # fmt: skip
+    assert named["hits"] == document["hits"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"images": ["a.png"]},
+            'BAD_IMAGES] requests.jsonl line 1: images is no list of objects (allowed: [{"hash": "…", "offset": 3, '
+            '"length": 576}, …], places in tokens)\n    --image-field names another key.\n',
+        ),
+        (
+            {"images": [{"offset": 1, "length": 2}]},
+            "BAD_IMAGES] requests.jsonl line 1: an image's hash is None (allowed: a text)\n",
+        ),
+        (
+            {"images": [{"hash": "cat", "offset": -1, "length": 2}]},
+            "BAD_IMAGES] requests.jsonl line 1: the offset of the image cat is -1 (allowed: an integer of 0 or more)\n",
+        ),
+        (
+            {"images": [{"hash": "cat", "offset": 7, "length": 3}]},
+            "BAD_IMAGES] requests.jsonl line 1: the image cat is tokens 7 … 9, not within the prompt's 9\n",
+        ),
+        (
+            {"images": [{"hash": "cat", "offset": 4, "length": 3}, {"hash": "dog", "offset": 2, "length": 3}]},
+            "BAD_IMAGES] requests.jsonl line 1: the image cat is tokens 4 … 6, inside another\n",
+        ),
+        ({"cache_salt": 7}, "BAD_KEY] requests.jsonl line 1: cache_salt is 7 (allowed: a text)\n"),
+        (
+            {"lora": {"path": "/a"}},
+            "BAD_KEY] requests.jsonl line 1: lora is {'path': '/a'} (allowed: a name, or an object with name and "
+            "path)\n",
+        ),
+    ],
+)
+def test_keys_that_make_no_sense(keys: dict[str, Any], message: str, simulate: Any) -> None:
+    assert simulate([{"token_ids": [1] * 9, **keys}]) == (2, f"error [{message}")
+
+
+def test_images_have_no_place_beside_the_ids_of_a_trace(simulate: Any) -> None:
+    row = {**MOONCAKE[0], "images": [{"hash": "cat", "offset": 1, "length": 2}]}
+    assert simulate([row]) == (
+        2,
+        "error [BAD_IMAGES] requests.jsonl line 1: images stands beside hash_ids, which name what their blocks hold, "
+        "images included\n",
+    )
+
+
 def test_orders(simulate: Any) -> None:
     rows = [
         {"token_ids": list(range(length)), "timestamp": timestamp} for length, timestamp in [(5, 2), (9, 1), (13, 3)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizer_families import FAMILIES, UNPROVEN
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
@@ -40,7 +42,15 @@ def random_trace(block_size: int, count: int = 24, seed: int = 7) -> Rows:
 
 @pytest.fixture
 def prepare(tmp_path: Path, gsm8k_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(rows: Rows, tokenizer: Path, *options: str, block_size: int = 16, ranks: int = 1, name: str = "t") -> Any:
+    def run(
+        rows: Rows,
+        tokenizer: Path,
+        *options: str,
+        block_size: int = 16,
+        ranks: int = 1,
+        name: str = "t",
+        kv_cache_blocks: int | None = None,
+    ) -> Any:
         trace = tmp_path / "trace.jsonl"
         trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
         scenario = tmp_path / f"{name}.json"
@@ -50,7 +60,7 @@ def prepare(tmp_path: Path, gsm8k_path: Path, capsys: pytest.CaptureFixture[str]
                     "run": {"run_id": name, "output_dir": str(tmp_path / name)},
                     "tokenizer": {"path": str(tokenizer), "block_size": block_size},
                     "corpus": {"path": str(gsm8k_path)},
-                    "service": {"dp_size": ranks},
+                    "service": {"dp_size": ranks, "kv_cache_blocks": kv_cache_blocks},
                 }
             )
         )
@@ -109,6 +119,108 @@ def test_validate_proves_the_data_set(
     # The same trace gives the same bytes.
     again = prepare(random_trace(512), qwen3_tokenizer_dir, ranks=2, name="u")
     assert Path(again["requests"]).read_bytes() == Path(files["requests"]).read_bytes()
+
+
+def in_the_middle_of_blocks(rows: Rows, block_size: int) -> Rows:
+    """The same trace without prompts that end with a block, or a token before its end."""
+    return [row | {"input_length": row["input_length"] - 2 * (row["input_length"] % block_size < 2)} for row in rows]
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *UNPROVEN])
+def test_every_family_is_exact_or_says_why_not(
+    family: str, prepare: Any, tokenizer_dir: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoTokenizer
+
+    raw = AutoTokenizer.from_pretrained(str(tokenizer_dir(family)))
+    trace = in_the_middle_of_blocks(random_trace(64, count=16), 64)
+    files = prepare(trace, tokenizer_dir(family), "--trace-block-size", "64", block_size=64)
+    if family == "bytes only":
+        assert files == (
+            2,
+            "error [NO_CODE_WORDS] scenario: tokenizer.path: the vocabulary has no words of one token after a space\n",
+        )
+        return
+    assert isinstance(files, dict), files
+    prompts = [raw.encode(row["question"]) for row in rows_of(files["full"])]
+    assert [len(ids) for ids in prompts] == [row["input_length"] for row in trace]
+    for (row, ids), (other_row, other) in combinations(zip(trace, prompts, strict=True), 2):
+        named = common(row["hash_ids"], other_row["hash_ids"])
+        whole = min(named, row["input_length"] // 64, other_row["input_length"] // 64)
+        assert 64 * whole <= common(ids, other)
+        assert common(ids, other) // 64 == whole
+    assert main(["validate", "--manifest", files["manifest"], "--deep"]) == 0
+
+
+def test_a_block_that_the_tokenizer_closes_cannot_be_continued(
+    prepare: Any, tokenizer_dir: Any, tmp_path: Path
+) -> None:
+    closed = {"input_length": 64, "hash_ids": [1]}
+    longer = {"input_length": 100, "hash_ids": [1, 2]}
+    options = (tokenizer_dir("gpt2 with eos"), "--trace-block-size", "64")
+    for rows, ended, continuing in (([closed, longer], 1, 2), ([longer, closed], 2, 1)):
+        code, said = prepare(rows, *options, block_size=64)
+        assert (code, said.splitlines()[-2:]) == (
+            2,
+            [
+                f"error [TRACE_NOT_EXACT] trace line {continuing}: it continues the block in which line {ended} ends, "
+                "but there the tokenizer adds tokens at the end of the prompt, so the two cannot share it",
+                "    Tokenizers of language models seldom add tokens at the end: is this the server's own?",
+            ],
+        )
+        assert not list(tmp_path.glob("t_*"))
+    # Twice the same, and one that ends before the block does, are no obstacle.
+    short = {"input_length": 40, "hash_ids": [1]}
+    assert isinstance(prepare([closed, closed, short], *options, block_size=64), dict)
+
+
+def test_verify_full_encodes_every_prompt(
+    prepare: Any, qwen3_tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ais_bench_prefix_cache.prompts.tokenizer import FINGERPRINT_TEXTS, PromptTokenizer
+
+    encoded: list[str] = []
+    whole = PromptTokenizer.encode_batch
+
+    def remember(self: PromptTokenizer, texts: Sequence[str]) -> list[list[int]]:
+        encoded.extend(text for text in texts if text not in FINGERPRINT_TEXTS)
+        return whole(self, texts)
+
+    monkeypatch.setattr(PromptTokenizer, "encode_batch", remember)
+    trace = random_trace(16, count=6)
+    proof = prepare(trace, qwen3_tokenizer_dir, name="proof")
+    assert encoded == []
+    full = prepare(trace, qwen3_tokenizer_dir, "--verify", "full", name="full")
+    assert encoded == [row["question"] for row in rows_of(full["full"])]
+    assert Path(full["requests"]).read_bytes() == Path(proof["requests"]).read_bytes()
+
+    # A tokenizer that does not do what was proven is found.
+    def otherwise(self: PromptTokenizer, texts: Sequence[str]) -> list[list[int]]:
+        return [
+            ids if text in FINGERPRINT_TEXTS else [*ids, 1] for text, ids in zip(texts, whole(self, texts), strict=True)
+        ]
+
+    monkeypatch.setattr(PromptTokenizer, "encode_batch", otherwise)
+    code, message = prepare(trace, qwen3_tokenizer_dir, "--verify", "full", name="other")
+    assert code == 2
+    assert message.startswith("error [PROMPTS_NOT_EXACT] trace line 1: no text of its blocks is encoded as its words")
+    assert isinstance(prepare(trace, qwen3_tokenizer_dir, name="unseen"), dict)
+
+
+def test_a_server_that_is_too_small_for_the_trace_is_named(
+    prepare: Any, qwen3_tokenizer_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = random_trace(16)
+    largest = max((row["input_length"] + row["output_length"] - 2) // 16 + 1 for row in trace)
+    files = prepare(trace, qwen3_tokenizer_dir, name="small", kv_cache_blocks=largest + 3)
+    (warning,) = json.loads(Path(files["analysis"]).read_text())["warnings"]
+    assert (warning["code"], warning["kv_cache_blocks"]) == ("CACHE_TOO_SMALL", largest + 3)
+    found = []
+    for blocks in (largest + 2, warning["needed_kv_cache_blocks"] - 1, warning["needed_kv_cache_blocks"] - 2):
+        assert main(["simulate", str(tmp_path / "trace.jsonl"), "--blocks", str(blocks), "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out)["hits"])
+    assert warning["predicted_hits"] == found[0] < found[1] == warning["planned_hits"] > found[2]
+    assert main(["validate", "--manifest", files["manifest"], "--deep"]) == 0
 
 
 def edited(path: str, change: Any) -> None:

@@ -12,7 +12,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,6 +28,7 @@ from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult
 from ais_bench_prefix_cache.aisbench.judging import ResultFiles, judge
 from ais_bench_prefix_cache.aisbench.processes import ProcessFamily
 from ais_bench_prefix_cache.errors import AISBenchError, Problem
+from ais_bench_prefix_cache.interruptions import signals_held
 
 _SECONDS_TO_START = 600.0
 """The first start on a machine compiles every module; it took 47 s on a slow one."""
@@ -83,26 +85,30 @@ def run_aisbench(job: AISBenchJob) -> AISBenchResult:
         config = render_config(job, private, environment)
         config_path = private / "prefix_cache_perf.py"
         config_path.write_text(config.text, encoding="utf-8")
-        family = ProcessFamily(
-            [
-                sys.executable,
-                "-m",
-                "ais_bench.benchmark.cli.main",
-                config_path.name,
-                *("--mode", "perf", "--debug", "--work-dir", str(staging)),
-                *command_line_arguments(job.extra_args),
-            ],
-            cwd=private,
-            environment=environment,
-            log=job.log_path,
-            # The log is read when the secret must be gone and the results lie where they stay.
-            replacements={**({job.api_key: "***"} if job.api_key else {}), str(staging): str(job.work_dir)},
-        )
-        try:
-            exit_code = _wait(family, job, private / "heartbeat")
-        finally:
-            family.end()
-            exp_dir = _publish(staging, job.work_dir)
+        with ExitStack() as clean_up:
+            # From its first moment on, no interruption loses sight of the family.
+            with signals_held():
+                family = ProcessFamily(
+                    [
+                        sys.executable,
+                        "-m",
+                        "ais_bench.benchmark.cli.main",
+                        config_path.name,
+                        *("--mode", "perf", "--debug", "--work-dir", str(staging)),
+                        *command_line_arguments(job.extra_args),
+                    ],
+                    cwd=private,
+                    environment=environment,
+                    log=job.log_path,
+                    # The log is read when the secret must be gone and the results lie where they stay.
+                    replacements={**({job.api_key: "***"} if job.api_key else {}), str(staging): str(job.work_dir)},
+                )
+                clean_up.callback(family.end)
+            try:
+                exit_code = _wait(family, job, private / "heartbeat")
+            finally:
+                family.end()
+                exp_dir = _publish(staging, job.work_dir)
     if exp_dir is None:
         raise _with_last_lines(
             [Problem("AISBENCH_FAILED", sys.executable, f"AISBench ended with exit code {exit_code} before it began")],
@@ -195,9 +201,11 @@ def _with_last_lines(problems: list[Problem], family: ProcessFamily, job: AISBen
     family.end()
     lines = list(family.tail)[-_LAST_LINES_SHOWN:]
     first = problems[0]
+    disk_is_full = any(os.strerror(number) in line for number in (ENOSPC, EDQUOT) for line in family.tail)
     hint = "\n    ".join(
         [
             *([first.hint] if first.hint else []),
+            *([f"AISBench found the disk full: free some space below {job.work_dir}."] if disk_is_full else []),
             *(["AISBench's last lines:", *(f"| {line}" for line in lines)] if lines else []),
             *([f"All of its output: {job.log_path}"] if job.log_path is not None else []),
         ]
@@ -263,7 +271,7 @@ def _private_directory() -> Iterator[Path]:
     try:
         yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        _remove(directory)
 
 
 @contextmanager
@@ -283,7 +291,12 @@ def _staging_directory(work_dir: Path) -> Iterator[Path]:
     try:
         yield staging
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        _remove(staging)
+
+
+def _remove(directory: Path) -> None:
+    with signals_held():
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _publish(staging: Path, work_dir: Path) -> Path | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from ais_bench_prefix_cache.aisbench.environment import RUN_MARK_VARIABLE
+from ais_bench_prefix_cache.interruptions import signals_held
 
 _TAIL_LINES = 60
 _LOG_BYTES = 8 * 1024 * 1024
@@ -76,12 +77,11 @@ class ProcessFamily:
         """End the whole family: SIGTERM, a few seconds of grace, SIGKILL until nobody is left.
 
         SIGTERM comes first because Python's resource tracker ignores it: it sees its family die and frees the shared
-        memory that they leave.
+        memory that they leave. Whoever interrupts this program meanwhile waits: a tracker that is killed frees nothing.
         """
-        try:
+        with signals_held():
             self._signal_all(signal.SIGTERM)
             self._wait_until_gone(_SECONDS_TO_END_POLITELY)
-        finally:
             deadline = time.monotonic() + _SECONDS_TO_END_POLITELY
             while self._signal_all(signal.SIGKILL) and time.monotonic() < deadline:
                 self._process.poll()

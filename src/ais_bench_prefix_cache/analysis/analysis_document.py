@@ -18,7 +18,7 @@ from ais_bench_prefix_cache.scenario.model import ServiceConfig, ValidationConfi
 
 PASS = "PASS"
 PASS_WITH_WARNING = "PASS_WITH_WARNING"
-PLANNING_WARNINGS = frozenset({"TARGET_UNREACHABLE", "TARGET_DEVIATION", "TRAJECTORY_BEST_EFFORT"})
+PLANNING_WARNINGS = frozenset({"TARGET_UNREACHABLE", "TARGET_DEVIATION", "TRAJECTORY_BEST_EFFORT", "CACHE_TOO_SMALL"})
 """Warnings of the data set itself: they stay; every other warning is made anew."""
 
 _TRAFFIC_FINDINGS = frozenset(

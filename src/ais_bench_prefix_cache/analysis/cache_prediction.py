@@ -14,6 +14,7 @@ from typing import Any
 from ais_bench_prefix_cache.analysis.planned_traffic import NO_RANK, RequestColumns
 from ais_bench_prefix_cache.analysis.run_facts import CachePrediction
 from ais_bench_prefix_cache.kvcache.block_hash import BlockHash
+from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceRequest
 
 MOST_BLOCKS = 5_000_000
@@ -80,9 +81,14 @@ def capacity_warning(
     replay = TraceReplay(block_size=block_size, ranks=dp_size)
     for request in _requests(replace(columns, dp_ranks=in_turn), warmup):
         _send(replay, request)
-    curve = replay.capacity_curve()
-    usable = kv_cache_blocks - 1
-    planned_hits = sum(columns.hit_tokens)
+    return warning_of_curve(
+        replay.capacity_curve(), kv_cache_blocks=kv_cache_blocks, planned_hits=sum(columns.hit_tokens)
+    )
+
+
+def warning_of_curve(curve: CapacityCurve, *, kv_cache_blocks: int, planned_hits: int) -> dict[str, Any] | None:
+    """The same from the hits for every number of blocks."""
+    block_size, usable = curve.block_size, kv_cache_blocks - 1
     planned_rate = planned_hits / curve.queries
     warning = {
         "code": "CACHE_TOO_SMALL",

@@ -397,8 +397,9 @@ def _traffic(evidence: Evidence) -> Iterator[Finding]:
     if evidence.facts.aisbench_warmups is not None:
         numbers["aisbench_warmups"] = evidence.facts.aisbench_warmups
     warmups = _as_first_requests(excess, extra, planned.first_input_tokens)
-    # Known to send none, AISBench is not to blame for a number that fits.
-    if warmups is not None and evidence.facts.aisbench_warmups != 0:
+    repetitions = excess // planned.input_tokens if excess % planned.input_tokens == 0 else 0
+    # Known to send none, AISBench is not to blame for a number that fits; nor would anyone warm up with all rows.
+    if warmups is not None and evidence.facts.aisbench_warmups != 0 and not repetitions:
         yield Finding(
             "AISBENCH_WARMUPS",
             "error",
@@ -418,15 +419,21 @@ def _traffic(evidence: Evidence) -> Iterator[Finding]:
             "Look for time-outs and connection errors in AISBench's log; set aisbench.model.retry to 1.",
         )
         return
-    if excess % planned.input_tokens == 0:
-        numbers["whole_repetitions"] = excess // planned.input_tokens
+    what = f" ({extra} requests)" if extra is not None and extra > 0 else ""
+    remedy = "Let nobody else use the server between the snapshots; look for health checks and other benchmarks."
+    if repetitions:
+        numbers["whole_repetitions"] = repetitions
+        what += f": those of the whole data set, {repetitions} more {'time' if repetitions == 1 else 'times'}"
+        remedy = (
+            "Look for a second run of this data set between the snapshots, requests with n or best_of above 1 (each "
+            "counts its prompt as often), and a proxy that sends requests again."
+        )
     yield Finding(
         "FOREIGN_TRAFFIC",
         "error",
-        f"the server counted {excess} prompt tokens that this run did not send"
-        + (f" ({extra} requests)" if extra is not None and extra > 0 else ""),
+        f"the server counted {excess} prompt tokens that this run did not send{what}",
         numbers,
-        "Let nobody else use the server between the snapshots; look for health checks and other benchmarks.",
+        remedy,
     )
 
 
@@ -695,7 +702,8 @@ def _unexplained(evidence: Evidence) -> Iterator[Finding]:
             "warning",
             f"{short} tokens fewer were hit than theory says, and nothing else shows why",
             numbers,
-            "Compare request by request (start vLLM with --enable-prompt-tokens-details) and look for the first one.",
+            "Compare request by request (start vLLM with --enable-prompt-tokens-details) and look for the first one. "
+            "Usual reasons: a reset in between, requests with a cache_salt, another order than planned.",
         )
 
 

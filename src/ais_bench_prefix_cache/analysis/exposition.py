@@ -12,6 +12,7 @@ import codecs
 import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ais_bench_prefix_cache.errors import Problem, SnapshotError
 
@@ -28,8 +29,7 @@ _UNESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 _SHOWN = 60
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """One sample line. ``value`` may be NaN or infinite; ``line`` counts from 1."""
 
     name: str

@@ -92,7 +92,9 @@ def _all_names() -> frozenset[str]:
 
 
 _WANTED = _all_names()
-_LOCAL_SOURCES = frozenset({"device", ""})
+# SGLang counts a request by its sources or, where it does not know them, all of it under "total" (never both); versions
+# before the label have none.
+_LOCAL_SOURCES = frozenset({"device", "total", ""})
 _TRAILING_DIGITS = re.compile(r"([0-9]{1,9})$")
 
 

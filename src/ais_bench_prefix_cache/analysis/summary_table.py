@@ -27,6 +27,12 @@ def summary_rows(analysis: Mapping[str, Any]) -> list[tuple[str, str]]:
         ),
         ("Theory-target deviation", f"{analysis['target_absolute_difference_pp']:.2f} pp"),
     ]
+    if actual:
+        theory = analysis["theory"]
+        rows += [
+            ("Theoretical hits", f"{theory['hit_tokens']} of {theory['input_tokens']} tokens"),
+            ("Actual hits", f"{actual['global_hits']} of {actual['global_queries']} tokens"),
+        ]
     rows += _rank_rows(actual)
     requests = analysis.get("requests")
     if requests is not None and requests["compared"]:

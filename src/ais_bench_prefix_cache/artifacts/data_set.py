@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.artifacts.documents import sealed
@@ -28,13 +28,15 @@ def write_data_set(
     prompts: PromptSet,
     corpus_sha256: str,
     tokenizer: Mapping[str, Any],
+    warnings: Sequence[Mapping[str, Any]] = (),
     replace: bool,
     progress: Callable[[Rows], Iterator[dict[str, Any]]] = iter,
 ) -> dict[str, Any]:
     """Write full, requests, analysis and, last, the manifest; returns the analysis.
 
     Rows are streamed, so memory does not grow with the data. ``progress`` passes the rows through. ``replace`` allows
-    the data files to exist already (an inspected manifest is always upgraded).
+    the data files to exist already (an inspected manifest is always upgraded). ``warnings`` are those of the analysis
+    that theory alone does not give.
     """
     from ais_bench_prefix_cache.planning.summary import trajectory_summary
 
@@ -46,7 +48,8 @@ def write_data_set(
         for row in progress(full_rows(plan, prompts)):
             full.write(render_row(row))
             requests.write(render_row(request_row(row, scenario.output_key)))
-        analysis = sealed(analysis_document(paths.run_id, theory, trajectory, scenario.validation.target_warning_pp))
+        target_warning_pp = scenario.validation.target_warning_pp
+        analysis = sealed(analysis_document(paths.run_id, theory, trajectory, target_warning_pp, warnings))
         artifacts = {
             "full": full.finish(),
             "requests": requests.finish(),

@@ -12,9 +12,12 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeGuard
 
 from ais_bench_prefix_cache.errors import ArtifactError, Problem
+
+TYPE_CHECKING = False  # typing is slow to import
+if TYPE_CHECKING:
+    from typing import Any, NoReturn, TypeGuard
 
 DIGEST_KEY = "content_sha256"
 _SHA256 = re.compile("[0-9a-f]{64}")

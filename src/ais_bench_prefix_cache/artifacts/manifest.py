@@ -6,10 +6,8 @@ contract; ``benchmark_mode``, ``prefix_cache.trajectory`` and ``content_sha256``
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache import __version__
 from ais_bench_prefix_cache.artifacts.documents import canonical_sha256, digest_problems, read_document, sealed
@@ -25,7 +23,10 @@ from ais_bench_prefix_cache.artifacts.theory import (
 from ais_bench_prefix_cache.errors import ArtifactError, Problem
 from ais_bench_prefix_cache.group_names import group_name
 
+TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from ais_bench_prefix_cache.artifacts.writing import FileRecord
     from ais_bench_prefix_cache.prompts.prompt_set import PromptSet
     from ais_bench_prefix_cache.scenario.model import Scenario
@@ -70,9 +71,8 @@ PREPARED_KEYS = (
 
 def stamped_effective_config(scenario: Scenario, paths: RunPaths) -> dict[str, Any]:
     """The effective configuration with ``run.run_id`` and ``run.output_dir`` as this run has them. Holds no secret."""
-    config = copy.deepcopy(dict(scenario.effective))
-    config["run"] = {**config["run"], "run_id": paths.run_id, "output_dir": str(paths.directory)}
-    return config
+    run = {**scenario.effective["run"], "run_id": paths.run_id, "output_dir": str(paths.directory)}
+    return {**scenario.effective, "run": run}
 
 
 def inspected_manifest(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ais_bench_prefix_cache.artifacts.manifest import read_manifest
-from ais_bench_prefix_cache.artifacts.paths import ManifestStatus, RunPaths, split_timestamp
+from ais_bench_prefix_cache.artifacts.paths import RunPaths, split_timestamp
 from ais_bench_prefix_cache.errors import ArtifactError
+
+ManifestStatus = Literal["inspected", "prepared"]
 
 
 class FoundManifest(NamedTuple):

@@ -1,6 +1,6 @@
 """Checks of ``full.jsonl`` and ``requests.jsonl``, row by row, and the theory that the rows add up to.
 
-Rows come in bytes. From a row as this program writes it, two regular expressions take the few values that are free; all
+Rows come in bytes. From a row as this program writes it, the few values that are free are taken from their places; all
 others follow from them and from the rows before, so the bytes around the prompt can be written again and compared. The
 prompt itself is compared with the other file as bytes. A row that is different in anything is parsed and told what.
 """
@@ -11,7 +11,7 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from functools import lru_cache
 
 from ais_bench_prefix_cache.artifacts.documents import is_count, is_sha256, parse_json
 from ais_bench_prefix_cache.artifacts.findings import Findings, shown
@@ -25,31 +25,46 @@ from ais_bench_prefix_cache.artifacts.rows import (
 )
 from ais_bench_prefix_cache.artifacts.theory import GroupTheory, Share, Theory, rate
 
-_QUESTION_END = b', "answer": "'
-_HEAD = re.compile(
-    rb'\{"request_id": "request-[0-9]{8,18}", "sequence_index": [0-9]+, "group_id": "group-([0-9]{1,18})"'
-    rb', "occurrence_index_within_group": [0-9]+, "dp_rank": [a-z0-9]+, "lane_sequence": [a-z0-9]+'
-    rb', "target_input_tokens": ([0-9]{1,18}), "actual_input_tokens": [0-9]+, "max_tokens": ([0-9]{1,18})'
-    rb', "shared_prefix_tokens": ([0-9]{1,18}), "seed_tokens": [0-9]+, "natural_suffix_tokens": [0-9]+, "question": '
-)
+TYPE_CHECKING = False  # typing is slow to import
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO
+
+_QUESTION_BEGIN = b', "question": '
+_QUESTION_END = b', "answer": "none", "gsm_indices": ['
 _HEAD_FORMAT = (
     b'{"request_id": "request-%08d", "sequence_index": %d, "group_id": "group-%d"'
     b', "occurrence_index_within_group": %d, "dp_rank": %b, "lane_sequence": %b'
     b', "target_input_tokens": %d, "actual_input_tokens": %d, "max_tokens": %d'
-    b', "shared_prefix_tokens": %d, "seed_tokens": %d, "natural_suffix_tokens": %d, "question": '
+    b', "shared_prefix_tokens": %d, "seed_tokens": %d, "natural_suffix_tokens": %d'
 )
-_TAIL = re.compile(
-    rb', "answer": "none", "gsm_indices": \[((?:(?:0|[1-9][0-9]{0,17})(?:, (?:0|[1-9][0-9]{0,17}))*)?)\]'
-    rb', "gsm_hashes": \[((?:"[0-9a-f]{64}"(?:, "[0-9a-f]{64}")*)?)\]'
-    rb', "canonical_prefix_sha256": "([0-9a-f]{64})", "seed_sha256": "([0-9a-f]{64})"'
-    rb', "request_random_seed": (?:0|[1-9][0-9]{0,38})'
-    rb'(, "watermark_before": [0-9]+, "theoretical_hit_tokens": [0-9]+, "watermark_after": [0-9]+'
-    rb', "theoretical_hit_rate": [-+.e0-9]+), "divergence_block_sha256": "([0-9a-f]{64})"'
-    rb', "divergence_unique": true, "collision_status": "pass"\}\n'
+_HEAD_FIELDS = _HEAD_FORMAT.split(b", ")
+_GROUP_FIELD, _TOKENS_FIELD, _MAX_TOKENS_FIELD, _SHARED_FIELD = 2, 6, 8, 9
+_GROUP_AT = _HEAD_FIELDS[_GROUP_FIELD].index(b"%")
+_TOKENS_AT = _HEAD_FIELDS[_TOKENS_FIELD].index(b"%")
+_MAX_TOKENS_AT = _HEAD_FIELDS[_MAX_TOKENS_FIELD].index(b"%")
+_SHARED_AT = _HEAD_FIELDS[_SHARED_FIELD].index(b"%")
+_DIGESTS_BEGIN = b', "canonical_prefix_sha256": "'
+_SEED_BEGIN = b'", "seed_sha256": "'
+_RANDOM_SEED_BEGIN = b'", "request_random_seed": '
+_SEED_AT = len(_DIGESTS_BEGIN) + 64 + len(_SEED_BEGIN)
+_RANDOM_SEED_AT = _SEED_AT + 64 + len(_RANDOM_SEED_BEGIN)
+_DIVERGENCE_BEGIN = b', "divergence_block_sha256": "'
+_TAIL_END = b'", "divergence_unique": true, "collision_status": "pass"}\n'
+_DIVERGENCE_AT = -len(_TAIL_END) - 64
+_TAIL_FORMAT = (
+    _DIGESTS_BEGIN
+    + b"%b"
+    + _SEED_BEGIN
+    + b"%b"
+    + _RANDOM_SEED_BEGIN
+    + b'%d, "watermark_before": %d, "theoretical_hit_tokens": %d, "watermark_after": %d, "theoretical_hit_rate": %b'
+    + _DIVERGENCE_BEGIN
+    + b"%b"
+    + _TAIL_END
 )
-_THEORY_FORMAT = (
-    b', "watermark_before": %d, "theoretical_hit_tokens": %d, "watermark_after": %d, "theoretical_hit_rate": %b'
-)
+_HEXADECIMAL = b"0123456789abcdef"
+_LARGEST_NUMBER = 10**18
+_LARGEST_RANDOM_SEED = 10**39
 
 # The scanner of the json module, in C where there is one: it only looks for the end of a string and its escapes.
 _scan_string: Callable[[str, int], tuple[str, int]] = json.decoder.scanstring  # type: ignore[attr-defined]
@@ -72,29 +87,61 @@ _DIGEST_KEYS = ("canonical_prefix_sha256", "seed_sha256", "divergence_block_sha2
 _GROUP_ID = re.compile("group-(0|[1-9][0-9]{0,17})")
 
 
-class RowRules(NamedTuple):
+class RowRules:
     """What the manifest's configuration says about every row. ``canonical_prefixes``: (SHA-256, tokens) by group."""
 
-    mode: str
-    block_size: int
-    seed_tokens: int
-    minimum_non_shared_tokens: int
-    dp_size: int
-    requested_target_hit_rate: float
-    output_key: str | None
-    canonical_prefixes: Sequence[tuple[str, int]]
+    def __init__(
+        self,
+        *,
+        mode: str,
+        block_size: int,
+        seed_tokens: int,
+        minimum_non_shared_tokens: int,
+        dp_size: int,
+        requested_target_hit_rate: float,
+        output_key: str | None,
+        canonical_prefixes: Sequence[tuple[str, int]],
+    ) -> None:
+        self.mode = mode
+        self.block_size = block_size
+        self.seed_tokens = seed_tokens
+        self.minimum_non_shared_tokens = minimum_non_shared_tokens
+        self.dp_size = dp_size
+        self.requested_target_hit_rate = requested_target_hit_rate
+        self.output_key = output_key
+        self.canonical_prefixes = canonical_prefixes
 
 
-class _Expected(NamedTuple):
+class _Expected:
     """What must be true of a row, given its group, its lengths and the rows before it."""
 
-    occurrence: int
-    dp_rank: int | None
-    lane_sequence: int | None
-    watermark_before: int
-    hit_tokens: int
-    watermark_after: int
-    capacity: int
+    __slots__ = (
+        "capacity",
+        "dp_rank",
+        "hit_tokens",
+        "lane_sequence",
+        "occurrence",
+        "watermark_after",
+        "watermark_before",
+    )
+
+    def __init__(
+        self,
+        *,
+        occurrence: int,
+        dp_rank: int | None,
+        lane_sequence: int | None,
+        watermark: int,
+        shared: int,
+        capacity: int,
+    ) -> None:
+        self.occurrence = occurrence
+        self.dp_rank = dp_rank
+        self.lane_sequence = lane_sequence
+        self.watermark_before = watermark
+        self.hit_tokens = min(shared, watermark)
+        self.watermark_after = max(shared, watermark)
+        self.capacity = capacity
 
 
 def check_rows(
@@ -153,15 +200,27 @@ class _Replay:
 
         None, and nothing added up, for any other row.
         """
-        head = _HEAD.match(line)
-        question_end = line.rfind(_QUESTION_END)
-        tail = _TAIL.fullmatch(line, question_end) if head is not None and question_end > 0 else None
-        if head is None or tail is None:
+        begin, end = line.find(_QUESTION_BEGIN), line.rfind(_QUESTION_END)
+        middle = line.find(_DIGESTS_BEGIN, end)
+        head, question = line[:begin], line[begin + len(_QUESTION_BEGIN) : end]
+        references, tail = line[end + len(_QUESTION_END) : middle], line[middle:]
+        try:
+            fields = head.split(b", ")
+            group = int(fields[_GROUP_FIELD][_GROUP_AT:-1])
+            tokens = int(fields[_TOKENS_FIELD][_TOKENS_AT:])
+            max_tokens = int(fields[_MAX_TOKENS_FIELD][_MAX_TOKENS_AT:])
+            shared = int(fields[_SHARED_FIELD][_SHARED_AT:])
+            random_seed = int(tail[_RANDOM_SEED_AT : tail.index(b",", _RANDOM_SEED_AT)])
+        except (IndexError, ValueError):
             return None
         rules = self._rules
-        group, tokens, max_tokens, shared = map(int, head.groups())
-        indices, digests, prefix_sha256, seed_sha256, theory, divergence_sha256 = tail.groups()
-        if group >= len(self._groups) or not tokens:
+        if (
+            not 0 <= group < len(self._groups)
+            or not 0 < tokens < _LARGEST_NUMBER
+            or not 0 < max_tokens < _LARGEST_NUMBER
+            or not 0 <= shared < tokens
+            or not 0 <= random_seed < _LARGEST_RANDOM_SEED
+        ):
             return None
         expected = self._expect(group, tokens, shared)
         suffix_tokens = tokens - shared - rules.seed_tokens
@@ -169,19 +228,20 @@ class _Replay:
         lane = b"null" if expected.lane_sequence is None else b"%d" % expected.lane_sequence
         places = (number - 1, number - 1, group, expected.occurrence, rank, lane)
         lengths = (tokens, tokens, max_tokens, shared, rules.seed_tokens, suffix_tokens)
+        seed_sha256 = tail[_SEED_AT : _SEED_AT + 64]
+        divergence_sha256 = tail[_DIVERGENCE_AT : _DIVERGENCE_AT + 64]
+        digests = (rules.canonical_prefixes[group][0].encode(), seed_sha256)
         hit_rate = repr(rate(expected.hit_tokens, tokens)).encode()
         claims = (expected.watermark_before, expected.hit_tokens, expected.watermark_after, hit_rate)
-        question = line[head.end() : question_end]
         if (
-            head.group() != _HEAD_FORMAT % (*places, *lengths)
-            or theory != _THEORY_FORMAT % claims
-            or prefix_sha256 != rules.canonical_prefixes[group][0].encode()
+            head != _HEAD_FORMAT % (*places, *lengths)
+            or tail != _TAIL_FORMAT % (*digests, random_seed, *claims, divergence_sha256)
             or shared % rules.block_size
             or shared > expected.capacity
             or suffix_tokens < 0
-            or max_tokens < 1
-            or indices.count(b",") != digests.count(b",")
-            or bool(indices) != bool(digests)
+            or seed_sha256.strip(_HEXADECIMAL)
+            or divergence_sha256.strip(_HEXADECIMAL)
+            or not _are_corpus_references(references)
             or not _is_json_string(question)
         ):
             return None
@@ -230,14 +290,20 @@ class _Replay:
         rules = self._rules
         occurrence = self._groups[group].requests
         capacity = max(tokens - rules.minimum_non_shared_tokens, 0) // rules.block_size * rules.block_size
+        rank = lane = None
         if rules.mode == "warmup":
             watermark = rules.canonical_prefixes[group][1]
-            after = max(shared, watermark)
-            return _Expected(occurrence, None, None, watermark, min(shared, watermark), after, capacity)
-        lane, rank = divmod(occurrence, rules.dp_size)
-        watermark = self._watermarks.get((group, rank), 0)
-        after = max(shared, watermark)
-        return _Expected(occurrence, rank, lane, watermark, min(shared, watermark), after, capacity)
+        else:
+            lane, rank = divmod(occurrence, rules.dp_size)
+            watermark = self._watermarks.get((group, rank), 0)
+        return _Expected(
+            occurrence=occurrence,
+            dp_rank=rank,
+            lane_sequence=lane,
+            watermark=watermark,
+            shared=shared,
+            capacity=capacity,
+        )
 
     def _add_up(
         self,
@@ -315,6 +381,20 @@ def _decimal_ratio(number: float) -> tuple[int, int]:
     shift = int(exponent or 0) - len(decimals)
     digits = int(whole + decimals)
     return (digits * 10**shift, 1) if shift >= 0 else (digits, 10**-shift)
+
+
+@lru_cache(maxsize=4096)
+def _are_corpus_references(content: bytes) -> bool:
+    """Whether ``content`` is ``1, 2], "gsm_hashes": ["…", "…"]``: row numbers, and as many digests."""
+    form = re.fullmatch(
+        rb'((?:(?:0|[1-9][0-9]{0,17})(?:, (?:0|[1-9][0-9]{0,17}))*)?)\], "gsm_hashes": '
+        rb'\[((?:"[0-9a-f]{64}"(?:, "[0-9a-f]{64}")*)?)\]',
+        content,
+    )
+    if form is None:
+        return False
+    indices, digests = form.groups()
+    return indices.count(b",") == digests.count(b",") and bool(indices) == bool(digests)
 
 
 def _is_json_string(content: bytes) -> bool:

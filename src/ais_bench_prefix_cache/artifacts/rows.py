@@ -9,18 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.artifacts.documents import parse_json
 from ais_bench_prefix_cache.errors import ArtifactError, Problem
 from ais_bench_prefix_cache.group_names import group_name
 
+TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from ais_bench_prefix_cache.planning.plan import Plan
     from ais_bench_prefix_cache.prompts.prompt_set import CanonicalPrefix, PromptSet
 
 ANSWER = "none"
 COLLISION_STATUS = "pass"
+_TEXTS = json.JSONEncoder(ensure_ascii=False)
 
 FULL_KEYS = (
     "request_id",
@@ -120,10 +123,18 @@ def request_row(full_row: Mapping[str, Any], output_key: str | None) -> dict[str
 
 def render_row(row: Mapping[str, Any]) -> bytes:
     """The line of one row."""
-    text = json.dumps(row, ensure_ascii=False, allow_nan=False)
-    if not text.isascii():
-        text = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").replace("\x85", "\\u0085")
-    return text.encode() + b"\n"
+    return _without_line_ends(json.dumps(row, ensure_ascii=False, allow_nan=False)).encode() + b"\n"
+
+
+def text_in_row(text: str) -> str:
+    """How :func:`render_row` writes a text, without the quotes around it: parts of a text may be joined."""
+    return _without_line_ends(_TEXTS.encode(text)[1:-1])
+
+
+def _without_line_ends(line: str) -> str:
+    if line.isascii():
+        return line
+    return line.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").replace("\x85", "\\u0085")
 
 
 def read_full_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.group_names import group_name
 
+TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from ais_bench_prefix_cache.planning.plan import Plan
 
 PASS = "PASS"
@@ -207,11 +209,15 @@ def prefix_cache_section(theory: Theory, trajectory: Mapping[str, Any], target_w
 
 
 def analysis_document(
-    run_id: str, theory: Theory, trajectory: Mapping[str, Any], target_warning_pp: float
+    run_id: str,
+    theory: Theory,
+    trajectory: Mapping[str, Any],
+    target_warning_pp: float,
+    further_warnings: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """``analysis.json`` as ``prepare`` writes it (without its digest)."""
     signed = theory.target_signed_difference_pp
-    warnings = target_warnings(theory, trajectory, target_warning_pp)
+    warnings = [*target_warnings(theory, trajectory, target_warning_pp), *map(dict, further_warnings)]
     return {
         "schema_version": "1.0",
         "run_id": run_id,

@@ -28,6 +28,7 @@ from ais_bench_prefix_cache.kvcache.block_hash import block_hashes
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceRequest
 
 if TYPE_CHECKING:
+    from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve
     from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
     from ais_bench_prefix_cache.prompts.trace_prompts import TracePrompts
     from ais_bench_prefix_cache.scenario.model import Scenario
@@ -95,10 +96,13 @@ def write_trace_data_set(
     tokenizer: Mapping[str, Any],
     replace: bool,
     progress: Callable[[Iterable[TraceRow]], Iterator[TraceRow]] = iter,
+    capacity_warnings: Callable[[CapacityCurve, int], list[dict[str, Any]]] = lambda curve, hits: [],
 ) -> dict[str, Any]:
     """Write full, requests, analysis and, last, the manifest, all or none; returns the analysis.
 
     ``trace`` is what the manifest says of the trace. Rows are streamed; of each different block 8 bytes are kept.
+    ``capacity_warnings`` is asked what a server of known size makes of the hits for each number of blocks, and of their
+    number where nothing is forgotten.
     """
     ranks = scenario.service.dp_size
     replay = TraceReplay(block_size=scenario.block_size, ranks=ranks)
@@ -107,7 +111,8 @@ def write_trace_data_set(
         full, requests = files.open(paths.full), files.open(paths.requests)
         for index, row in enumerate(progress(rows)):
             text, ids = prompts.build(row.ids, row.prompt_tokens, row.line)
-            replayed = replay.send(TraceRequest(block_hashes(ids, scenario.block_size), len(ids)))
+            hashes = block_hashes(ids, scenario.block_size)
+            replayed = replay.send(TraceRequest(hashes, len(ids), row.output_tokens))
             line = dict(
                 zip(
                     ROW_KEYS,
@@ -136,7 +141,7 @@ def write_trace_data_set(
                 "status": "prepared",
                 "theoretical_hit_rate": sums.theory()["hit_rate"],
                 "theory": sums.theory(),
-                "warnings": [],
+                "warnings": capacity_warnings(replay.capacity_curve(), sums.theory()["hit_tokens"]),
             }
         )
         records = {

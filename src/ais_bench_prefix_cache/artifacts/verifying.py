@@ -13,10 +13,8 @@ The last two hold even where somebody edited a file and then made all digests fi
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
 
 from ais_bench_prefix_cache.artifacts import manifest as manifest_format
 from ais_bench_prefix_cache.artifacts.documents import (
@@ -39,37 +37,43 @@ from ais_bench_prefix_cache.artifacts.theory import (
 from ais_bench_prefix_cache.errors import ArtifactError, Problem
 from ais_bench_prefix_cache.group_names import group_name
 
+TYPE_CHECKING = False  # typing is slow to import
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    class ProvenFiles(Protocol):
+        """What every kind of verified data set can tell."""
+
+        @property
+        def manifest(self) -> dict[str, Any]: ...
+
+        @property
+        def rows(self) -> int: ...
+
+        @property
+        def run_id(self) -> str: ...
+
+
 READ_BYTES = 1 << 20
 LARGEST_COUNT = 1_000_000
 """A configured number above this is not believed."""
 _ROW_FILE_KEYS = ("name", "path", "rows", "bytes", "sha256")
 ANALYSIS_STATUSES = ("prepared", "complete", "analyzed")
+CAPACITY_WARNING = "CACHE_TOO_SMALL"
 
 
-class VerifiedDataSet(NamedTuple):
+class VerifiedDataSet:
     """A data set whose files have been proven: its manifest and analysis, where they lie, and its formal requests."""
 
-    manifest: dict[str, Any]
-    analysis: dict[str, Any]
-    paths: RunPaths
-    rows: int
+    def __init__(self, manifest: dict[str, Any], analysis: dict[str, Any], paths: RunPaths, rows: int) -> None:
+        self.manifest = manifest
+        self.analysis = analysis
+        self.paths = paths
+        self.rows = rows
 
     @property
     def run_id(self) -> str:
         return self.paths.run_id
-
-
-class ProvenFiles(Protocol):
-    """What every kind of verified data set can tell."""
-
-    @property
-    def manifest(self) -> dict[str, Any]: ...
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def run_id(self) -> str: ...
 
 
 def verify_data_set(manifest_path: Path) -> VerifiedDataSet:
@@ -192,7 +196,16 @@ def _row_rules(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings)
     prefixes = _canonical_prefixes(paths, manifest, groups, findings) if config.sound else None
     if not config.sound or prefixes is None:
         return None
-    return RowRules(mode, block_size, seed_blocks * block_size, minimum, dp_size, target, output_key, prefixes)
+    return RowRules(
+        mode=mode,
+        block_size=block_size,
+        seed_tokens=seed_blocks * block_size,
+        minimum_non_shared_tokens=minimum,
+        dp_size=dp_size,
+        requested_target_hit_rate=target,
+        output_key=output_key,
+        canonical_prefixes=prefixes,
+    )
 
 
 def _canonical_prefixes(
@@ -346,9 +359,17 @@ def _check_analysis(
     if theory is None or not theory.requests or trajectory is None or not analysis:
         return analysis
     warning_pp = manifest["effective_config"]["validation"]["target_warning_pp"]
-    expected = analysis_document(paths.run_id, theory, trajectory, warning_pp)
+    # Whether a cache of the configured size holds the data set takes a replay: `validate` makes it.
+    expected = analysis_document(paths.run_id, theory, trajectory, warning_pp, capacity_warnings_of(analysis))
     check_analysis_claims(expected, analysis, where, findings)
     return analysis
+
+
+def capacity_warnings_of(analysis: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The warnings of an analysis that speak of ``service.kv_cache_blocks``."""
+    warnings = analysis.get("warnings")
+    found = warnings if isinstance(warnings, list) else []
+    return [each for each in found if isinstance(each, dict) and each.get("code") == CAPACITY_WARNING]
 
 
 def check_analysis_form(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
@@ -419,17 +440,24 @@ def compare_exactly(expected: Any, found: Any, where: str, findings: Findings) -
 
 
 class FileHashes:
-    """Sizes and SHA-256 of the row files, computed beside the check of their rows (hashing releases the GIL)."""
+    """Sizes and SHA-256 of the row files; large ones are hashed beside the check of their rows, in a thread."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._results: dict[str, tuple[int, str]] = {}
         self._errors: list[Problem] = []
-        self._thread = threading.Thread(target=self._run, args=(dict(files),), daemon=True)
-        self._thread.start()
+        self._thread = None
+        if sum(map(_size, files.values())) > READ_BYTES:
+            from threading import Thread
+
+            self._thread = Thread(target=self._run, args=(dict(files),), daemon=True)
+            self._thread.start()
+        else:
+            self._run(files)
 
     def results(self, findings: Findings) -> dict[str, tuple[int, str]]:
         """Size and digest under each file's key; a file that cannot be read is reported and left out."""
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         findings.extend(self._errors)
         return self._results
 
@@ -442,6 +470,14 @@ class FileHashes:
             except OSError as error:
                 reason = error.strerror or str(error)
                 self._errors.append(Problem("UNREADABLE_FILE", str(path), f"it cannot be read: {reason}"))
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; none where it cannot be told, which reading it then reports."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def size_and_sha256(path: Path) -> tuple[int, str]:

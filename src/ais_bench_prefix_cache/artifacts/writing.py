@@ -11,8 +11,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import signal
-import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from ais_bench_prefix_cache.artifacts.documents import render_document, sealed
 from ais_bench_prefix_cache.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.interruptions import signals_held
 
 PARTIAL_SUFFIX = ".partial"
 BUFFER_BYTES = 1 << 20
@@ -70,7 +69,7 @@ class FileSet:
         """Rename every file into place. SIGINT and SIGTERM wait until this is done."""
         for growing in self._files:
             growing.finish()
-        with _signals_held():
+        with signals_held():
             renamed: list[Path] = []
             try:
                 for growing in self._files:
@@ -86,7 +85,7 @@ class FileSet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _signals_held():
+        with signals_held():
             for growing in self._files:
                 growing.discard()
 
@@ -172,29 +171,6 @@ def claimed(directory: Path) -> Iterator[bool]:
             yield True
     finally:
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _signals_held() -> Iterator[None]:
-    """SIGINT and SIGTERM take effect after the block.
-
-    By handlers, not by a signal mask: a mask holds for one thread, and libraries run threads of their own.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    arrived: list[int] = []
-    handlers: dict[int, Any] = {
-        number: signal.signal(number, lambda received, _frame: arrived.append(received))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        for number in arrived[:1]:
-            signal.raise_signal(number)
 
 
 def _sync_directory(directory: Path) -> None:

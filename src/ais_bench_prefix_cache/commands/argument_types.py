@@ -5,13 +5,29 @@ from __future__ import annotations
 import argparse
 import math
 
+LARGEST = 10**15
+"""No number of tokens, blocks or bytes that anybody asks about is larger."""
+
 
 def integers(text: str) -> list[int]:
     """``16,32,64`` as a list of integers."""
     try:
-        return [int(part) for part in text.split(",")]
+        numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers such as 16,32,64") from None
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is not a list of integers such as 16,32,64") from None
+    for number in numbers:
+        _refuse_large(number)
+    return numbers
+
+
+def integer(text: str) -> int:
+    """One integer."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is not an integer") from None
+    _refuse_large(number)
+    return number
 
 
 def positive_integer(text: str) -> int:
@@ -21,8 +37,19 @@ def positive_integer(text: str) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 1 or more")
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is not an integer of 1 or more")
+    _refuse_large(number)
     return number
+
+
+def shortened(text: str) -> str:
+    """What the user wrote, in quotes, without the middle of very long texts."""
+    return repr(text if len(text) <= 60 else f"{text[:40]}…{text[-10:]}")
+
+
+def _refuse_large(number: int) -> None:
+    if abs(number) > LARGEST:
+        raise argparse.ArgumentTypeError(f"{shortened(str(number))} is too large: at most {LARGEST:,}")
 
 
 def positive_number(text: str) -> float:
@@ -32,5 +59,7 @@ def positive_number(text: str) -> float:
     except ValueError:
         number = 0.0
     if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is not a number above 0")
+    if number > LARGEST:
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is too large: at most {LARGEST:,}")
     return number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.commands.argument_types import integers
+from ais_bench_prefix_cache.commands.argument_types import integer, integers
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.kvcache.batching import Schedule
@@ -19,7 +19,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``batching``."""
-    parser.add_argument("--slots", type=int, required=True, metavar="N", help="requests that run at the same time")
+    parser.add_argument("--slots", type=integer, required=True, metavar="N", help="requests that run at the same time")
     parser.add_argument(
         "--output-tokens", type=integers, required=True, metavar="LIST", help="output length of each request"
     )

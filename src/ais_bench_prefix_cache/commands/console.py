@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
 
+TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
     import logging
+    from typing import Any, TypeVar
 
-Item = TypeVar("Item")
+    Item = TypeVar("Item")
 
 LOGGER_NAME = "ais_bench_prefix_cache"
 

@@ -295,6 +295,8 @@ def _effective_config(
 
 def _named_by_option(error: PrefixCacheError) -> PrefixCacheError:
     """The same error where rooms that speak of a Scenario's keys speak of this command's options."""
+    from ais_bench_prefix_cache.errors import Problem
+
     problems = []
     for problem in error.problems:
         option = _OPTION_OF.get(problem.where.removeprefix("scenario: "))
@@ -304,5 +306,5 @@ def _named_by_option(error: PrefixCacheError) -> PrefixCacheError:
         hint = problem.hint
         if hint is not None and "tokenizer.trust_remote_code" in hint:
             hint = "If you trust that code, add --trust-remote-code."
-        problems.append(problem._replace(where=option, hint=hint))
+        problems.append(Problem(problem.code, option, problem.message, problem.allowed, hint))
     return type(error)(problems)

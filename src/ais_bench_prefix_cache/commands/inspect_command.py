@@ -35,6 +35,7 @@ def execute(arguments: argparse.Namespace) -> int:
     summary = inspect_summary(scenario, plan)
     warnings = target_warnings(theory_of_plan(plan), summary["trajectory"], scenario.validation.target_warning_pp)
     warnings += capacity_warnings(scenario, plan)
+    summary["warnings"] = warnings
     paths = RunPaths.create(scenario.run.output_dir, scenario.run.run_id, datetime.now())
     with run_log(paths.log("inspect")) as log:
         log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.commands.argument_types import integers, positive_integer, positive_number
+from ais_bench_prefix_cache.commands.argument_types import integer, integers, positive_integer, positive_number
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.kvcache.sizing import CacheSizing
@@ -24,17 +24,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``kv``."""
     model = parser.add_argument_group("the model, from a file or from numbers")
     model.add_argument("--model-config", type=Path, metavar="FILE", help="the model's config.json")
-    model.add_argument("--layers", type=int, metavar="N", help="layers that keep a cache")
-    model.add_argument("--kv-heads", type=int, metavar="N", help="KV heads of a layer (1: multi-query attention)")
-    model.add_argument("--head-dim", type=int, metavar="N", help="numbers in a key or value vector of one head")
-    model.add_argument("--latent-dim", type=int, metavar="N", help="latent attention: kv_lora_rank")
-    model.add_argument("--rotary-dim", type=int, metavar="N", help="latent attention: qk_rope_head_dim")
-    model.add_argument("--window", type=int, metavar="TOKENS", help="sliding window of some layers")
-    model.add_argument("--window-layers", type=int, metavar="N", help="how many of the layers have it (all)")
+    model.add_argument("--layers", type=integer, metavar="N", help="layers that keep a cache")
+    model.add_argument("--kv-heads", type=integer, metavar="N", help="KV heads of a layer (1: multi-query attention)")
+    model.add_argument("--head-dim", type=integer, metavar="N", help="numbers in a key or value vector of one head")
+    model.add_argument("--latent-dim", type=integer, metavar="N", help="latent attention: kv_lora_rank")
+    model.add_argument("--rotary-dim", type=integer, metavar="N", help="latent attention: qk_rope_head_dim")
+    model.add_argument("--window", type=integer, metavar="TOKENS", help="sliding window of some layers")
+    model.add_argument("--window-layers", type=integer, metavar="N", help="how many of the layers have it (all)")
     model.add_argument("--dtype", choices=DTYPES, help="type of the cached numbers (the model's own, else bf16)")
-    model.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="ranks that share the heads (1)")
+    model.add_argument("--tensor-parallel", type=integer, default=1, metavar="N", help="ranks that share the heads (1)")
     load = parser.add_argument_group("the load")
-    load.add_argument("--block-size", type=int, default=16, metavar="TOKENS", help="tokens of a block (16)")
+    load.add_argument("--block-size", type=integer, default=16, metavar="TOKENS", help="tokens of a block (16)")
     load.add_argument("--lengths", type=integers, default=[], metavar="LIST", help="lengths of requests in tokens")
     load.add_argument("--requests", type=integers, default=[1], metavar="LIST", help="requests at the same time (1)")
     load.add_argument(
@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     load.add_argument(
         "--fragmentation", type=integers, metavar="LIST", help="block sizes: what each makes of all lengths together"
     )
-    load.add_argument("--prefix", type=int, metavar="TOKENS", help="tokens that all requests share at their start")
-    load.add_argument("--suffix", type=int, metavar="TOKENS", help="tokens of their own after the shared prefix")
+    load.add_argument("--prefix", type=integer, metavar="TOKENS", help="tokens that all requests share at their start")
+    load.add_argument("--suffix", type=integer, metavar="TOKENS", help="tokens of their own after the shared prefix")
     cache = parser.add_argument_group("the cache: what fits").add_mutually_exclusive_group()
     cache.add_argument("--cache-gib", type=positive_number, metavar="GIB", help="memory for the cache on one rank")
     cache.add_argument(
@@ -64,6 +64,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.commands.console import print_json
     from ais_bench_prefix_cache.kvcache.number_checks import require_at_least_one
 
+    _refuse_options_without_effect(arguments)
     sizing, dtype = _sizing(arguments)
     require_at_least_one(
         **{"--block-size": arguments.block_size}, **{"--lengths": min(arguments.lengths, default=1)},
@@ -105,6 +106,34 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _refuse_options_without_effect(arguments: argparse.Namespace) -> None:
+    from ais_bench_prefix_cache.errors import CalculationError, Problem
+
+    cache = arguments.cache_gib is not None or arguments.cache_blocks is not None
+    latent = arguments.latent_dim is not None or arguments.rotary_dim is not None
+    needs = [
+        ("--tokens", arguments.tokens, "--free-blocks", arguments.free_blocks is not None),
+        ("--free-blocks", arguments.free_blocks is not None, "--lengths", arguments.lengths),
+        ("--fragmentation", arguments.fragmentation is not None, "--lengths", arguments.lengths),
+        ("--prefix", arguments.prefix is not None, "--suffix, --cache-gib or --cache-blocks",
+         cache or arguments.suffix is not None),
+        ("--window-layers", arguments.window_layers is not None, "--window", arguments.window is not None),
+    ]  # fmt: skip
+    problems = [
+        Problem("OPTIONS", option, f"means nothing without {other}")
+        for option, given, other, other_given in needs
+        if given and not other_given
+    ]
+    if latent:
+        problems += [
+            Problem("OPTIONS", f"--{name.replace('_', '-')}", "means nothing for latent attention")
+            for name in ("kv_heads", "head_dim", "window")
+            if getattr(arguments, name) is not None
+        ]
+    if problems:
+        raise CalculationError(problems)
+
+
 def _sizing(arguments: argparse.Namespace) -> tuple[CacheSizing, str]:
     from ais_bench_prefix_cache.errors import CalculationError
     from ais_bench_prefix_cache.kvcache.model_config import model_dtype, sizing_of_model
@@ -118,10 +147,28 @@ def _sizing(arguments: argparse.Namespace) -> tuple[CacheSizing, str]:
                 "cannot be given together with --model-config",
                 hint="The file says it already; only --dtype and --tensor-parallel may be added.",
             )
-        config = _read_config(arguments.model_config)
+        config = _with_defaults(_read_config(arguments.model_config))
         dtype = arguments.dtype or model_dtype(config)
         return sizing_of_model(config, dtype=dtype, tensor_parallel=arguments.tensor_parallel), dtype
     return _sizing_of_numbers(arguments), arguments.dtype or "bf16"
+
+
+def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with what it leaves to the defaults of its class, if transformers knows that class."""
+    from ais_bench_prefix_cache.kvcache.model_config import lacks_defaults, text_part
+
+    text = dict(text_part(config))
+    if not isinstance(text.get("model_type"), str) or not lacks_defaults(text):
+        return config
+    try:
+        from transformers import AutoConfig
+
+        given = {key: value for key, value in text.items() if key not in ("model_type", "architectures")}
+        known = AutoConfig.for_model(text["model_type"], **given).to_dict()
+    except Exception:
+        # An unknown class, or one that refuses the file: what is missing is then said by its key.
+        return config
+    return text | {key: value for key, value in known.items() if text.get(key) is None}
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -130,7 +177,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     from ais_bench_prefix_cache.errors import CalculationError
 
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
+    except RecursionError:
+        raise CalculationError.of("MODEL_CONFIG", str(path), "is nested too deeply") from None
     except ValueError as error:
         raise CalculationError.of("MODEL_CONFIG", str(path), f"is not JSON: {error}") from None
     if not isinstance(config, dict):
@@ -252,17 +301,23 @@ def _capacity(arguments: argparse.Namespace, sizing: CacheSizing) -> dict[str, A
         blocks = sizing.blocks_in(int(arguments.cache_gib * GIB), size)
     # vLLM keeps one block, its null block, out of use.
     usable = max(0, blocks - 1)
+    groups = sizing.block_groups()
+    block_of_each_group = sum(group.count * sizing.group_block_bytes(group, size) for group in groups)
     capacity: dict[str, Any] = {
         "blocks": blocks,
         "usable_blocks": usable,
-        "usable_tokens": usable * size,
+        "usable_tokens": usable * sizing.pool_block_bytes(size) // block_of_each_group * size,
+        "bytes_per_block": sizing.pool_block_bytes(size),
+        "block_groups": [
+            {"window": group.window, "count": group.count, "layers": group.layers} for group in groups
+        ],
         "requests": [
             {
                 "length": length,
-                "alone": requests_that_fit(usable, length=length, block_size=size),
+                "alone": requests_that_fit(sizing, usable, length=length, block_size=size),
                 **(
                     {"sharing_the_prefix": requests_that_fit(
-                        usable, length=length, block_size=size, prefix_tokens=arguments.prefix
+                        sizing, usable, length=length, block_size=size, prefix_tokens=arguments.prefix
                     )}
                     if arguments.prefix and arguments.prefix < length
                     else {}
@@ -272,7 +327,9 @@ def _capacity(arguments: argparse.Namespace, sizing: CacheSizing) -> dict[str, A
         ],
     }  # fmt: skip
     if arguments.prefix:
-        capacity["canonical_prefixes"] = prefixes_that_fit(usable, prefix_tokens=arguments.prefix, block_size=size)
+        capacity["canonical_prefixes"] = prefixes_that_fit(
+            sizing, usable, prefix_tokens=arguments.prefix, block_size=size
+        )
     return capacity
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import gc
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from logging import Logger
 
     from ais_bench_prefix_cache.artifacts.paths import RunPaths
+    from ais_bench_prefix_cache.errors import Problem
     from ais_bench_prefix_cache.prompts.assembly import VerifyMode
     from ais_bench_prefix_cache.prompts.corpus import Corpus
     from ais_bench_prefix_cache.scenario.model import BenchmarkMode, Scenario
@@ -76,7 +78,9 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.mode == "mm":
         report = _prepare_images(scenario, replace=replace)
     elif arguments.mode == "trace":
-        report = _prepare_trace(scenario, arguments.trace, arguments.trace_block_size, replace=replace)
+        report = _prepare_trace(
+            scenario, arguments.trace, arguments.trace_block_size, replace=replace, verify=arguments.verify
+        )
     else:
         report = _prepare_text(scenario, replace=replace, verify=arguments.verify)
     print_json(report, indent=None)
@@ -93,8 +97,12 @@ def _prepare_text(scenario: Scenario, *, replace: bool, verify: VerifyMode) -> d
     from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
 
     plan = plan_scenario(scenario)
-    corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
-    tokenizer = load_tokenizer(scenario.tokenizer)
+    capacity = capacity_warnings(scenario, plan)
+    with _all_problems_at_once() as collecting:
+        with collecting():
+            corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
+        with collecting():
+            tokenizer = load_tokenizer(scenario.tokenizer)
     identity = tokenizer.identity()
     gc.freeze()  # What is loaded now stays until the end: no search for garbage need go through it.
     prompts = build_prompt_set(scenario, plan, tokenizer, corpus, verify=verify)
@@ -109,10 +117,11 @@ def _prepare_text(scenario: Scenario, *, replace: bool, verify: VerifyMode) -> d
             prompts=prompts,
             corpus_sha256=corpus.sha256,
             tokenizer=identity,
+            warnings=capacity,
             replace=replace,
             progress=lambda rows: progress(rows, total=len(plan), label="Generate prompts"),
         )
-        for warning in [*analysis["warnings"], *capacity_warnings(scenario, plan)]:
+        for warning in analysis["warnings"]:
             log.warning("%s %s", warning["code"], warning["message"])
             warn(warning)
         log.info("theoretical hit rate %.6f, wrote %s", analysis["theoretical_hit_rate"], paths.manifest)
@@ -134,10 +143,14 @@ def _prepare_images(scenario: Scenario, *, replace: bool) -> dict[str, Any]:
     assert isinstance(requests.input_length, FixedLength) and isinstance(requests.output_length, FixedLength)
     (name,) = multimodal.scenarios
     wanted = IMAGE_SCENARIOS[name]
-    corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
-    tokenizer = load_tokenizer(scenario.tokenizer)
+    with _all_problems_at_once() as collecting:
+        with collecting():
+            corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
+        with collecting():
+            tokenizer = load_tokenizer(scenario.tokenizer)
+        with collecting():
+            image, record = find_image(multimodal.mmmu_parquet_dir, wanted.width, wanted.height)
     identity = tokenizer.identity()
-    image, record = find_image(multimodal.mmmu_parquet_dir, wanted.width, wanted.height)
     texts = PlainTexts(
         corpus,
         scenario.corpus.selection,
@@ -194,11 +207,12 @@ def _log_sources(log: Logger, scenario: Scenario, corpus: Corpus, tokenizer: Map
 
 
 def _prepare_trace(
-    scenario: Scenario, trace_path: Path, trace_block_size: int | None, *, replace: bool
+    scenario: Scenario, trace_path: Path, trace_block_size: int | None, *, replace: bool, verify: VerifyMode
 ) -> dict[str, Any]:
     from ais_bench_prefix_cache.artifacts.sources import file_sha256
     from ais_bench_prefix_cache.artifacts.trace_data_set import write_trace_data_set
-    from ais_bench_prefix_cache.commands.console import progress, run_log
+    from ais_bench_prefix_cache.commands.capacity_check import trace_capacity_warnings
+    from ais_bench_prefix_cache.commands.console import progress, run_log, warn
     from ais_bench_prefix_cache.prompts.corpus import load_corpus
     from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.prompts.trace_prompts import TracePrompts
@@ -206,9 +220,18 @@ def _prepare_trace(
 
     # The whole trace is read once before anything is written: nothing half-made, and a progress bar that knows its end.
     block_size, count = check_block_trace(trace_path, trace_block_size)
-    corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
-    tokenizer = load_tokenizer(scenario.tokenizer)
-    prompts = TracePrompts(tokenizer, corpus, trace_block_size=block_size, block_size=scenario.block_size)
+    with _all_problems_at_once() as collecting:
+        with collecting():
+            corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
+        with collecting():
+            tokenizer = load_tokenizer(scenario.tokenizer)
+    prompts = TracePrompts(
+        tokenizer,
+        corpus,
+        trace_block_size=block_size,
+        block_size=scenario.block_size,
+        check_each=verify == "full",
+    )
     trace = {"path": str(trace_path.resolve()), "sha256": file_sha256(trace_path), "block_size": block_size}
     with _directory(scenario, "trace", replace=replace) as paths, run_log(paths.log("prepare")) as log:
         log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
@@ -223,7 +246,11 @@ def _prepare_trace(
             tokenizer=tokenizer.identity(),
             replace=replace,
             progress=lambda rows: progress(rows, total=count, label="Generate prompts"),
+            capacity_warnings=partial(trace_capacity_warnings, scenario),
         )
+        for warning in analysis["warnings"]:
+            log.warning("%s %s", warning["code"], warning["message"])
+            warn(warning)
         log.info("theoretical hit rate %.6f, wrote %s", analysis["theoretical_hit_rate"], paths.manifest)
     return _paths(paths)
 
@@ -236,6 +263,25 @@ def _paths(paths: RunPaths) -> dict[str, str]:
         "analysis": str(paths.analysis),
         "log": str(paths.log("prepare")),
     }
+
+
+@contextmanager
+def _all_problems_at_once() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Blocks under ``with collecting()`` may fail; the problems of all of them are raised at the end."""
+    from ais_bench_prefix_cache.errors import PrefixCacheError, ScenarioError
+
+    problems: list[Problem] = []
+
+    @contextmanager
+    def collecting() -> Iterator[None]:
+        try:
+            yield
+        except PrefixCacheError as error:
+            problems.extend(error.problems)
+
+    yield collecting
+    if problems:
+        raise ScenarioError(problems)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts import TokenCounter
@@ -45,7 +45,7 @@ def execute(arguments: argparse.Namespace) -> int:
     import json
     import sys
 
-    from ais_bench_prefix_cache.artifacts.rows import ANSWER, render_row
+    from ais_bench_prefix_cache.artifacts.prompt_rows import PromptRows
     from ais_bench_prefix_cache.commands.console import note
     from ais_bench_prefix_cache.errors import GenerationError, Problem
     from ais_bench_prefix_cache.prompts import GENERATOR_VERSION, PromptSource, PromptSpec
@@ -67,23 +67,10 @@ def execute(arguments: argparse.Namespace) -> int:
         input_tokens=arguments.input_tokens,
     )
     source.warm()
+    rows = PromptRows(arguments.max_tokens)
     output = sys.stdout.buffer
     for index in range(arguments.count):
-        prompt = source.take(index)
-        row: dict[str, Any] = {"question": prompt.text, "answer": ANSWER}
-        if arguments.max_tokens is not None:
-            row["max_tokens"] = arguments.max_tokens
-        row |= {
-            "prompt_index": index,
-            "prompt_id": prompt.prompt_id,
-            "input_tokens": prompt.planned.value,
-            "exact": prompt.planned.exact,
-            "prefix_group": prompt.prefix_group,
-            "shared_prefix_tokens": prompt.shared_prefix_tokens,
-            "shared_prefix_blocks": prompt.shared_prefix_blocks,
-            "digest": prompt.digest,
-        }
-        output.write(render_row(row))
+        output.write(rows.line(index, source.take(index)))
         source.forget(index)
     output.flush()
     note(json.dumps({"digest": source.digest(), "generator_version": GENERATOR_VERSION}))

@@ -35,7 +35,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         from ais_bench_prefix_cache.aisbench.report_page import render_report_page
 
-        page = render_report_page(performance, analysis, run_id=manifest["run_id"])
+        page = render_report_page(performance, analysis, run_id=manifest["run_id"], config=manifest["effective_config"])
         arguments.html.write_text(page, encoding="utf-8")
         note(f"written: {arguments.html}")
     if arguments.json:

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.console import note, progress_bar, run_log, warn
-from ais_bench_prefix_cache.errors import EXIT_OK, PrefixCacheError, ScenarioError, Terminated
+from ais_bench_prefix_cache.errors import (
+    EXIT_OK,
+    ArtifactError,
+    PrefixCacheError,
+    ScenarioError,
+    Terminated,
+    os_error_problem,
+)
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.scenario.model import BenchmarkMode
@@ -55,13 +62,19 @@ def execute(arguments: argparse.Namespace) -> int:
     with run_log(found.paths.log("run")) as log:
         phases = Phases(log, note)
         template = None if arguments.config is None else arguments.config.absolute()
+        analysis_before = _inode(found.paths.analysis)
         try:
             outcome = run_benchmark(
                 scenario, found.paths.manifest, phases=phases, bar=progress_bar, template_path=template
             )
-        except PrefixCacheError as error:
-            error.closing = f"run failed in the phase {phases.current}; {found.paths.analysis.name} is unchanged"
-            raise
+        except (PrefixCacheError, OSError) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            failure = error if isinstance(error, PrefixCacheError) else ArtifactError(os_error_problem(error))
+            # A log that cannot be written any more may fail the run after its analysis has been replaced.
+            state = "unchanged" if _inode(found.paths.analysis) == analysis_before else "complete"
+            failure.closing = f"run failed in the phase {phases.current}; {found.paths.analysis.name} is {state}"
+            raise failure from None
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"run interrupted in the phase {phases.current}") from None
         except Terminated:
@@ -80,3 +93,11 @@ def execute(arguments: argparse.Namespace) -> int:
         print(outcome.analysis_path, flush=True)
         log.info("complete: %s", outcome.analysis_path)
     return EXIT_OK
+
+
+def _inode(path: Path) -> int | None:
+    """Tells a replaced file from the one before; None where there is none."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None

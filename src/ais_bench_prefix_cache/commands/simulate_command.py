@@ -56,6 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rows.add_argument("--field", metavar="NAME", help="key of the prompt: a text or a list of token ids")
     rows.add_argument("--group-field", default="group_id", metavar="NAME", help="key of the group (group_id)")
     rows.add_argument("--rank-field", default="dp_rank", metavar="NAME", help="key of the rank (dp_rank)")
+    rows.add_argument(
+        "--image-field", default="images", metavar="NAME", help="key of the images: hash, offset, length (images)"
+    )
     rows.add_argument("--output-field", metavar="NAME", help="key of the output length (max_tokens, output_length, …)")
     rows.add_argument(
         "--output-tokens", type=positive_integer, metavar="N", help="output length of every request instead"
@@ -147,6 +150,7 @@ def _rows(arguments: argparse.Namespace) -> Iterator[TraceRow]:
             output=arguments.output_field,
             group=arguments.group_field,
             rank=arguments.rank_field,
+            images=arguments.image_field,
         ),
         trace_block_size=arguments.trace_block_size,
         output_tokens=arguments.output_tokens,

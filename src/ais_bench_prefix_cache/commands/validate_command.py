@@ -6,9 +6,11 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from ais_bench_prefix_cache.artifacts.verifying import ProvenFiles
 
 DESCRIPTION = (
@@ -70,9 +72,13 @@ def _verify(mode: str | None, manifest: Path) -> ProvenFiles:
         from ais_bench_prefix_cache.artifacts.trace_data_set import verify_trace_data_set
 
         return verify_trace_data_set(manifest)
-    from ais_bench_prefix_cache.artifacts.verifying import verify_data_set
+    from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet, verify_data_set
+    from ais_bench_prefix_cache.commands.capacity_check import check_capacity_warnings
 
-    return verify_data_set(manifest)
+    data_set = verify_data_set(manifest)
+    if data_set.manifest["benchmark_mode"] == "text" and isinstance(data_set, VerifiedDataSet):
+        check_capacity_warnings(data_set)
+    return data_set
 
 
 def _check_deeply(mode: str | None, data_set: Any) -> dict[str, Any]:

@@ -7,15 +7,17 @@ last token.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Literal
 
 from ais_bench_prefix_cache.errors import CalculationError
 from ais_bench_prefix_cache.kvcache.number_checks import require_at_least_one, require_not_negative
 
 Policy = Literal["static", "continuous"]
+
+MOST_SLOTS = 65536
 
 
 @dataclass(frozen=True)
@@ -71,26 +73,43 @@ def schedule(requests: Sequence[BatchRequest], *, slots: int, policy: Policy) ->
         CalculationError: no slot, a negative arrival, an empty output, or a name that occurs twice.
     """
     _check(requests, slots)
-    waiting = deque(sorted(requests, key=lambda request: request.arrival))
-    free_from = [0] * slots
-    occupancies: list[Occupancy] = []
-    while waiting:
-        if policy == "continuous":
-            slot = min(range(slots), key=lambda index: (max(free_from[index], waiting[0].arrival), index))
-            batch = [(slot, max(free_from[slot], waiting[0].arrival))]
+    in_order = sorted(requests, key=lambda request: request.arrival)
+    run = _continuous if policy == "continuous" else _static
+    return Schedule(policy, slots, tuple(run(in_order, min(slots, len(in_order)))))
+
+
+def _continuous(requests: Sequence[BatchRequest], slots: int) -> Iterator[Occupancy]:
+    """Each request takes the lowest slot that is free when it arrives, or the first that becomes so."""
+    idle, busy = list(range(slots)), list[tuple[int, int]]()
+    for request in requests:
+        while busy and (busy[0][0] <= request.arrival or not idle):
+            until, slot = heappop(busy)
+            if until > request.arrival:
+                yield (occupancy := Occupancy(request, slot, until, until + request.output_tokens))
+                break
+            heappush(idle, slot)
         else:
-            start = max(max(free_from), waiting[0].arrival)
-            admitted = sum(request.arrival <= start for request in list(waiting)[:slots])
-            batch = [(slot, start) for slot in range(admitted)]
-        for slot, start in batch:
-            request = waiting.popleft()
-            free_from[slot] = start + request.output_tokens
-            occupancies.append(Occupancy(request, slot, start, free_from[slot]))
-    return Schedule(policy, slots, tuple(occupancies))
+            slot = heappop(idle)
+            yield (occupancy := Occupancy(request, slot, request.arrival, request.arrival + request.output_tokens))
+        heappush(busy, (occupancy.finish, occupancy.slot))
+
+
+def _static(requests: Sequence[BatchRequest], slots: int) -> Iterator[Occupancy]:
+    """Whoever is there when the batch before is finished, up to the number of slots."""
+    first = free_from = 0
+    while first < len(requests):
+        start = max(free_from, requests[first].arrival)
+        batch = [request for request in requests[first : first + slots] if request.arrival <= start]
+        for slot, request in enumerate(batch):
+            yield Occupancy(request, slot, start, start + request.output_tokens)
+        free_from = start + max(request.output_tokens for request in batch)
+        first += len(batch)
 
 
 def _check(requests: Sequence[BatchRequest], slots: int) -> None:
     require_at_least_one(slots=slots)
+    if slots > MOST_SLOTS:
+        raise CalculationError.of("IMPOSSIBLE_VALUE", "slots", f"is {slots}", allowed=f"1 to {MOST_SLOTS}")
     seen: set[str] = set()
     for request in requests:
         if request.name in seen:

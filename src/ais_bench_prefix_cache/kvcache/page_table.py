@@ -51,10 +51,13 @@ def page_table(length: int, block_size: int, free_blocks: Sequence[int]) -> Page
     """Map a request of ``length`` tokens onto the first of ``free_blocks``.
 
     Raises:
-        CalculationError: there are not enough free blocks.
+        CalculationError: there are not enough free blocks, or they are no blocks.
     """
     require_not_negative(length=length)
     require_at_least_one(block_size=block_size)
+    require_not_negative(free_blocks=min(free_blocks, default=0))
+    if len(set(free_blocks)) < len(free_blocks):
+        raise CalculationError.of("IMPOSSIBLE_VALUE", "free_blocks", "names a block twice", allowed="each block once")
     needed = blocks_for(length, block_size)
     if needed > len(free_blocks):
         raise CalculationError.of(

@@ -83,6 +83,25 @@ def constant_state_layers(count: int) -> CacheLayers:
 
 
 @dataclass(frozen=True)
+class BlockGroup:
+    """``count`` groups of ``layers`` layers (padding included) that keep the same tokens; a block table for each."""
+
+    window: int | None
+    count: int
+    layers: int
+    numbers_per_token: int
+
+    @property
+    def seen_tokens(self) -> int | None:
+        """How many computed tokens the next one sees, itself not counted, but at least one; None for all."""
+        return None if self.window is None else max(1, self.window - 1)
+
+    def first_kept_block(self, length: int, block_size: int) -> int:
+        """The first block that is kept once ``length`` tokens are computed."""
+        return 0 if self.seen_tokens is None else max(0, length - self.seen_tokens) // block_size
+
+
+@dataclass(frozen=True)
 class CacheSizing:
     """The layers of one model and the type of its cached numbers."""
 
@@ -106,15 +125,43 @@ class CacheSizing:
         require_at_least_one(block_size=block_size)
         return self.bytes_per_token * block_size
 
+    def block_groups(self) -> tuple[BlockGroup, ...]:
+        """The layers in groups of one size, each with a block table of its own, as in vLLM's hybrid cache manager.
+
+        A group has as many layers as the rarest kind of layer, or as the most frequent one where that has less than
+        half as many more (``_get_kv_cache_groups_uniform_page_size``). Where kinds differ in what a layer keeps for one
+        token, each kind is one group.
+
+        Raises:
+            CalculationError: the model keeps nothing per token, so that blocks mean nothing.
+        """
+        layers = [layer for layer in self.layers if layer.numbers_per_token]
+        if not layers:
+            raise CalculationError.of("NO_CACHE", "model", "no layer of this model keeps anything per token")
+        counts = [layer.count for layer in layers]
+        if len({layer.numbers_per_token for layer in layers}) > 1:
+            return tuple(BlockGroup(layer.window, 1, layer.count, layer.numbers_per_token) for layer in layers)
+        size = max(counts) if 2 * max(counts) < 3 * min(counts) else min(counts)
+        return tuple(
+            BlockGroup(layer.window, -(-layer.count // size), size, layer.numbers_per_token) for layer in layers
+        )
+
+    def group_block_bytes(self, group: BlockGroup, block_size: int) -> int:
+        """Bytes of one block of one group."""
+        require_at_least_one(block_size=block_size)
+        return self.dtype_bytes * block_size * group.layers * group.numbers_per_token
+
+    def pool_block_bytes(self, block_size: int) -> int:
+        """Bytes of a block of the pool, which any group can take; of one of each group where groups differ in size."""
+        return sum({self.group_block_bytes(group, block_size) for group in self.block_groups()})
+
     def blocks_in(self, cache_bytes: int, block_size: int) -> int:
-        """How many whole blocks fit into ``cache_bytes``.
+        """How many whole blocks of the pool fit into ``cache_bytes``.
 
         Raises:
             CalculationError: the model keeps nothing per token, so that a number of blocks means nothing.
         """
-        if not self.bytes_per_token:
-            raise CalculationError.of("NO_CACHE", "model", "no layer of this model keeps anything per token")
-        return cache_bytes // self.block_bytes(block_size)
+        return cache_bytes // self.pool_block_bytes(block_size)
 
 
 @dataclass(frozen=True)
@@ -174,39 +221,56 @@ def blocks_for(length: int, block_size: int) -> int:
     return -(-length // block_size)
 
 
-def requests_that_fit(blocks: int, *, length: int, block_size: int, prefix_tokens: int = 0) -> int:
-    """How many requests of ``length`` tokens fit into ``blocks`` blocks at once.
+def requests_that_fit(sizing: CacheSizing, blocks: int, *, length: int, block_size: int, prefix_tokens: int = 0) -> int:
+    """How many requests of ``length`` tokens ``blocks`` usable blocks of the pool can keep at once.
 
-    Their first ``prefix_tokens`` tokens are common to all; only whole blocks of them are shared.
+    Their first ``prefix_tokens`` tokens are common to all; only whole blocks of them are shared. A window layer keeps
+    what its next token sees: a request that is being computed needs more for a while.
+
+    Raises:
+        CalculationError: a number is impossible, or no layer of the model keeps anything per token.
     """
     require_at_least_one(length=length, block_size=block_size)
     if not 0 <= prefix_tokens <= length:
         raise CalculationError.of(
             "IMPOSSIBLE_VALUE", "prefix_tokens", f"is {prefix_tokens}", allowed=f"0 to the length, {length}"
         )
-    shared_blocks = prefix_tokens // block_size
-    own_blocks = blocks_for(length, block_size) - shared_blocks
-    if blocks < shared_blocks + own_blocks:
-        return 0
-    if not own_blocks:
+    shared_bytes = own_bytes = 0
+    prefix_blocks = prefix_tokens // block_size
+    for group in sizing.block_groups():
+        first = group.first_kept_block(length, block_size)
+        shared_blocks = max(0, prefix_blocks - first)
+        own_blocks = blocks_for(length, block_size) - first - shared_blocks
+        shared_bytes += group.count * shared_blocks * sizing.group_block_bytes(group, block_size)
+        own_bytes += group.count * own_blocks * sizing.group_block_bytes(group, block_size)
+    if not own_bytes:
         raise CalculationError.of(
             "IMPOSSIBLE_VALUE",
             "prefix_tokens",
             "requests that share all their blocks fit in any number",
             allowed=f"at most {length - 1}, so that each keeps a token of its own",
         )
-    return (blocks - shared_blocks) // own_blocks
+    return max(0, blocks * sizing.pool_block_bytes(block_size) - shared_bytes) // own_bytes
 
 
-def prefixes_that_fit(blocks: int, *, prefix_tokens: int, block_size: int) -> int:
-    """How many different prefixes of ``prefix_tokens`` tokens, of which whole blocks are cached, ``blocks`` can hold.
+def prefixes_that_fit(sizing: CacheSizing, blocks: int, *, prefix_tokens: int, block_size: int) -> int:
+    """How many different prefixes of ``prefix_tokens`` tokens ``blocks`` usable blocks of the pool can hold.
+
+    Whole blocks of a prefix are cached; of a window layer those that cover the tokens before the one that comes next
+    are enough for all of the prefix to hit.
 
     Raises:
-        CalculationError: the prefix has no whole block, so none of it is ever cached.
+        CalculationError: the prefix has no whole block, so none of it is cached; the model keeps nothing per token.
     """
     require_at_least_one(block_size=block_size)
     if prefix_tokens < block_size:
         raise CalculationError.of(
             "IMPOSSIBLE_VALUE", "prefix_tokens", f"is {prefix_tokens}", allowed=f"at least one block, {block_size}"
         )
-    return blocks // (prefix_tokens // block_size)
+    kept_bytes = 0
+    for group in sizing.block_groups():
+        needed = prefix_tokens // block_size
+        if group.seen_tokens is not None:
+            needed = min(needed, blocks_for(group.seen_tokens, block_size))
+        kept_bytes += group.count * needed * sizing.group_block_bytes(group, block_size)
+    return blocks * sizing.pool_block_bytes(block_size) // kept_bytes

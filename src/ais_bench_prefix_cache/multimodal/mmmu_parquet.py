@@ -24,6 +24,7 @@ WHERE = "scenario: multimodal.mmmu_parquet_dir"
 
 SIZES_SHOWN = 200
 EXAMPLES_SHOWN = 3
+COLUMNS_SHOWN = 20
 _ROWS_AT_ONCE = 4
 _READ_BUFFER_BYTES = 1 << 20
 _LFS_POINTER = b"version https://git-lfs"
@@ -47,7 +48,10 @@ class ChosenImage:
 
 @dataclass
 class SearchRecord:
-    """What was passed on the way. ``sizes`` counts the readable images by (width, height)."""
+    """What was passed on the way.
+
+    ``sizes`` counts the readable images by (width, height); ``other_columns`` are those of files without image columns.
+    """
 
     files: int = 0
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -55,6 +59,7 @@ class SearchRecord:
     without_bytes: int = 0
     unreadable_files: list[str] = field(default_factory=list)
     strange_columns: list[str] = field(default_factory=list)
+    other_columns: set[str] = field(default_factory=set)
 
     def warnings(self) -> list[dict[str, Any]]:
         """Warning objects for what should not have been there."""
@@ -166,10 +171,15 @@ def _images(path: Path, record: SearchRecord) -> Iterator[_Cell]:
             "reading Parquet files needs pyarrow, which is not installed",
             hint="pip install 'ais-bench-prefix-cache[multimodal]'",
         ) from None
+    if path.exists() and not path.is_file():
+        # Opening a pipe would wait for its writer.
+        record.unreadable_files.append(f"{path} (not a regular file)")
+        return
     try:
         with ParquetFile(path, buffer_size=_READ_BUFFER_BYTES, pre_buffer=False) as file:
             columns = _image_columns(file.schema_arrow, path, record)
             if not columns:
+                record.other_columns.update(file.schema_arrow.names)
                 return
             wanted = [*columns, *([ID_COLUMN] if ID_COLUMN in file.schema_arrow.names else [])]
             first_row = 0
@@ -177,7 +187,7 @@ def _images(path: Path, record: SearchRecord) -> Iterator[_Cell]:
                 for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=wanted, use_threads=False):
                     yield from _cells(batch, columns, path, first_row, record)
                     first_row += batch.num_rows
-    except (ArrowException, OSError) as error:
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
         record.unreadable_files.append(f"{path} ({_reason(path, error)})")
 
 
@@ -187,7 +197,7 @@ def _image_columns(schema: Any, path: Path, record: SearchRecord) -> list[str]:
     for name in IMAGE_COLUMNS:
         if name not in schema.names:
             continue
-        kind = schema.field(name).type
+        kind = schema.field(schema.names.index(name)).type
         if _holds_bytes(kind) or (_is_struct(kind) and any(f.name == "bytes" and _holds_bytes(f.type) for f in kind)):
             columns.append(name)
         elif str(kind) != "null":
@@ -215,10 +225,12 @@ def _holds_bytes(kind: Any) -> bool:
 
 
 def _cells(batch: Any, columns: Sequence[str], path: Path, first_row: int, record: SearchRecord) -> Iterator[_Cell]:
-    arrays = [(name, batch.column(name)) for name in columns]
-    ids = batch.column(ID_COLUMN) if ID_COLUMN in batch.schema.names else None
+    # Of columns with the same name the first one counts.
+    names = batch.schema.names
+    arrays = [(name, batch.column(names.index(name))) for name in columns]
+    ids = batch.column(names.index(ID_COLUMN)) if ID_COLUMN in names else None
     for row in range(batch.num_rows):
-        sample_id = None if ids is None else ids[row].as_py()
+        sample_id = None if ids is None else _sample_id(ids[row])
         for name, array in arrays:
             cell = array[row]
             if not cell.is_valid:
@@ -232,7 +244,16 @@ def _cells(batch: Any, columns: Sequence[str], path: Path, first_row: int, recor
                 continue
             # Arrow's buffers hold signed bytes.
             content = memoryview(cell.as_buffer()).cast("B")
-            yield _Cell(content, path, first_row + row, name, None if sample_id is None else str(sample_id))
+            yield _Cell(content, path, first_row + row, name, sample_id)
+
+
+def _sample_id(cell: Any) -> str | None:
+    """The text of an ``id`` cell; None where it is null or its bytes are no text."""
+    try:
+        value = cell.as_py()
+    except UnicodeDecodeError:
+        return None
+    return None if value is None else str(value)
 
 
 def _reason(path: Path, error: Exception) -> str:
@@ -250,6 +271,8 @@ def _none_fits(directory: Path, width: int, height: int, record: SearchRecord) -
     passed = [warning["message"] for warning in record.warnings()]
     if record.without_bytes:
         passed.append(f"cells without bytes: {record.without_bytes}; images must be embedded in the Parquet files")
+    if record.other_columns and not record.sizes:
+        passed.append(f"columns that exist: {_shown_columns(record.other_columns)}")
     hint = "\n    ".join(passed) or None
     if not record.sizes:
         return GenerationError(
@@ -277,6 +300,12 @@ def _none_fits(directory: Path, width: int, height: int, record: SearchRecord) -
             hint=hint,
         )
     )
+
+
+def _shown_columns(names: set[str]) -> str:
+    shown = sorted(names)[:COLUMNS_SHOWN]
+    rest = len(names) - len(shown)
+    return ", ".join(map(repr, shown)) + (f" and {rest} more" if rest else "")
 
 
 def _examples(entries: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ block per lane (see ``docs/planning.md``).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import accumulate
 
 import numpy as np
@@ -24,7 +25,13 @@ import numpy.typing as npt
 from ais_bench_prefix_cache.planning.allocation import follow_lane_goals, lane_goals
 from ais_bench_prefix_cache.planning.lanes import Lanes
 from ais_bench_prefix_cache.planning.plan import Int64Column
-from ais_bench_prefix_cache.planning.quality import settled, smallest_possible_distance
+from ais_bench_prefix_cache.planning.quality import (
+    ROUNDING,
+    settled,
+    smallest_curve_distance,
+    smallest_possible_distance,
+)
+from ais_bench_prefix_cache.planning.rise_search import improve_rises
 
 CANDIDATES = 64
 """How many requests are compared for each level of a watermark; bounds the time of a lane."""
@@ -59,12 +66,18 @@ def plan_lanes(
     goals = lane_goals(lanes, input_tokens, nothing, limits, hit_blocks)
     wanted = follow_lane_goals(lanes, goals, nothing, limits, hit_blocks, floor, ceiling)
     watermarks = _needed_watermarks(input_tokens, wanted, capacity, lanes)
+    raised_to = np.where(watermarks.rises, watermarks.after, 0)
+    raised_to = improve_rises(input_tokens, capacity, lanes, hit_blocks, block_size, raised_to, wanted, distance)
+    watermarks = _watermarks(raised_to, lanes)
     succeeded = int(watermarks.before[watermarks.rises].sum()) <= hit_blocks
     if not succeeded:
         watermarks = _first_come_watermarks(capacity, lanes, hit_blocks)
     high = np.minimum(capacity, watermarks.before)
     low = np.where(watermarks.rises, watermarks.before, 0)
-    hits = follow_lane_goals(lanes, lanes.running_sum(wanted), low, high, hit_blocks, floor, ceiling)
+    goals = _goals_around_rises(lanes, wanted, low)
+    distance = max(distance, smallest_curve_distance(input_tokens, low, high, hit_blocks, block_size).distance)
+    floor, ceiling = _tolerance(input_tokens, hit_blocks, block_size, distance, lanes.count)
+    hits = follow_lane_goals(lanes, goals, low, high, hit_blocks, floor, ceiling)
     return np.where(watermarks.rises, watermarks.after, hits), succeeded
 
 
@@ -75,13 +88,24 @@ def _tolerance(
     that is possible at all, and half a block for each lane; nothing is asked of the first tenth of the input."""
     inputs = np.cumsum(input_tokens).astype(np.float64)
     target = hit_blocks * block_size / float(inputs[-1])
-    slack = np.ceil(inputs * (lanes / 2) / inputs[-1]).astype(np.int64)
-    floor = np.ceil((target - distance) * inputs / block_size).astype(np.int64) - slack
-    ceiling = np.floor((target + distance) * inputs / block_size).astype(np.int64) + slack
+    slack = np.maximum(inputs * (lanes / 2) / inputs[-1], min(lanes, 2) / 2) + ROUNDING
+    floor = np.ceil((target - distance) * inputs / block_size - slack).astype(np.int64)
+    ceiling = np.floor((target + distance) * inputs / block_size + slack).astype(np.int64)
     start = settled(input_tokens)
     floor[:start] = 0
     ceiling[:start] = hit_blocks
     return floor, ceiling
+
+
+def _goals_around_rises(lanes: Lanes, wanted: Int64Column, low: Int64Column) -> Int64Column:
+    """For each request: the blocks that its lane should have hit after it, where some must hit more than is wanted.
+
+    A third of such a surplus puts the lane ahead of what it wants, the rest is saved before: a lane that is up to two
+    blocks behind does not fall noticeably, but more than one ahead overshoots.
+    """
+    goals, forced = lanes.running_sum(wanted), lanes.running_sum(low)
+    most = goals + np.maximum(low - wanted, 0) // 3
+    return np.minimum(goals, forced + lanes.least_from_here(most - forced))
 
 
 def _needed_watermarks(
@@ -115,13 +139,15 @@ def _cheapest_rises(
     wanted so far: an earlier level, for which the same holds. So the rises form a chain of levels, and the cheapest
     chain is found level by level. A rise costs the ``surplus`` of its hit over what the request wants, and once more
     what puts the lane more than a block ahead of its rate (beside the ``leads`` that it has anyway), times the
-    request's weight.
+    request's weight. Compared are the latest requests that could make the rise, and those that raise the watermark to
+    an earlier level and could raise it further.
     """
     largest = list(accumulate(wants, max))
     if not largest[-1]:
         return []
     earlier_larger = _earlier_larger(caps)
     cost_of_level, rise_to = {0: 0.0}, {}
+    chosen_so_far: list[tuple[float, int]] = []
     for record in _records(largest):
         level, position = largest[record], record - 1
         cheapest, chosen, compared = 0.0, -1, 0
@@ -139,6 +165,12 @@ def _cheapest_rises(
             if not cost:
                 break
             position -= 1
+        while chosen_so_far and caps[chosen_so_far[0][1]] < level:
+            heappop(chosen_so_far)
+        if chosen_so_far and chosen_so_far[0][0] <= cheapest:
+            cheapest, chosen = chosen_so_far[0]
+        else:
+            heappush(chosen_so_far, (cheapest, chosen))
         cost_of_level[level], rise_to[level] = cheapest, chosen
 
     rises, level = [], largest[-1]

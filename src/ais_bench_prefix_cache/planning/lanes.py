@@ -52,6 +52,12 @@ class Lanes:
         floor = np.repeat(np.arange(self.count, dtype=np.int64) * step, self.sizes)
         return self._to_send_order(np.maximum.accumulate(column[self.by_lane] + floor) - floor)
 
+    def least_from_here(self, column: Int64Column) -> Int64Column:
+        """For each request in send order: the minimum of ``column`` over its lane from it to the end."""
+        step = int(column.max(initial=0)) - int(column.min(initial=0)) + 1
+        floor = np.repeat(np.arange(self.count, dtype=np.int64) * step, self.sizes)
+        return self._to_send_order(np.minimum.accumulate((column[self.by_lane] + floor)[::-1])[::-1] - floor)
+
     def previous(self, column: Int64Column) -> Int64Column:
         """For each request in send order: ``column`` of the request before it in its lane, 0 for the first."""
         ordered = column[self.by_lane]

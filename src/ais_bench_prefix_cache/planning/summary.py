@@ -15,7 +15,7 @@ LENGTH_BINS = 10
 
 
 def inspect_summary(scenario: Scenario, plan: Plan) -> dict[str, Any]:
-    """The keys of ``inspect``'s output, except ``log`` and ``manifest``. Groups are in numeric order."""
+    """The keys of ``inspect``'s output, except ``warnings``, ``log`` and ``manifest``. Groups are in numeric order."""
     group_sizes = np.bincount(plan.group, minlength=plan.group_count).tolist()
     return {
         "run_id": scenario.run.run_id,

@@ -140,10 +140,11 @@ class SeedCodes:
 
     def words(self, value: int) -> list[int]:
         """The digit words of a code value, as places in the alphabet."""
+        radix = self._radix
         places: list[int] = []
         for _ in range(self.digits):
-            value, place = divmod(value, self._radix)
-            places.append(place)
+            places.append(value % radix)
+            value //= radix
         return places
 
     def _decode(self, ids: Sequence[int], first: bool) -> int | None:

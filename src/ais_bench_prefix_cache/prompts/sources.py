@@ -24,7 +24,7 @@ from ais_bench_prefix_cache.prompts.source_texts import (
     TokenCount,
     TokenCounter,
 )
-from ais_bench_prefix_cache.random_streams import derive_seed
+from ais_bench_prefix_cache.random_streams import derive_seed, numbered_seeds
 
 REPEAT = "repeat"
 UNIQUE = "unique"
@@ -83,31 +83,53 @@ class PromptSpec:
         return record
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Prompt:
     """One request's prompt and what it shares with others.
 
     ``planned`` is known without encoding the prompt; with a tokenizer it is exact. ``count`` counts the text when it is
     first read. ``shared_prefix_tokens`` are the prompt's tokens from its group's prefix; ``shared_prefix_blocks`` the
-    same in whole blocks of the server, None without a tokenizer.
+    same in whole blocks of the server, None without a tokenizer. ``pieces`` are group prefix, nonce and filler: the
+    text is those of them that are not empty, joined by single spaces.
     """
 
     text: str
     prompt_id: str
+    pieces: tuple[str, str, str] = field(repr=False, compare=False)
     counter: TokenCounter = field(repr=False, compare=False)
     planned: TokenCount
     prefix_group: int | None = None
     shared_prefix_tokens: int | None = None
     shared_prefix_blocks: int | None = None
+    digest: str = field(init=False, repr=False, compare=False)
+    """The first 16 hex digits of the text's SHA-256."""
+
+    def __init__(
+        self,
+        prompt_id: str,
+        pieces: tuple[str, str, str],
+        counter: TokenCounter,
+        planned: TokenCount,
+        prefix_group: int | None = None,
+        shared_prefix_tokens: int | None = None,
+        shared_prefix_blocks: int | None = None,
+    ) -> None:
+        # Short prompts cost little more than this object: the generated constructor of a frozen class, which sets one
+        # field after another, and a cached property with its lock would double it.
+        fields = self.__dict__
+        fields["text"] = text = " ".join(filter(None, pieces))
+        fields["prompt_id"] = prompt_id
+        fields["pieces"] = pieces
+        fields["counter"] = counter
+        fields["planned"] = planned
+        fields["prefix_group"] = prefix_group
+        fields["shared_prefix_tokens"] = shared_prefix_tokens
+        fields["shared_prefix_blocks"] = shared_prefix_blocks
+        fields["digest"] = hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @cached_property
     def count(self) -> TokenCount:
         return self.counter.count_text(self.text)
-
-    @cached_property
-    def digest(self) -> str:
-        """The first 16 hex digits of the text's SHA-256."""
-        return hashlib.sha256(self.text.encode("utf-8")).hexdigest()[:16]
 
 
 class PromptSource:
@@ -134,6 +156,7 @@ class PromptSource:
         self.input_tokens = input_tokens
         self._namespace = (case_id, phase)
         self._codes = counter.codes(derive_seed(seed, *self._namespace, "request"))
+        self._group_seed = numbered_seeds(seed, *self._namespace, "group")
         self._planned = TokenCount(input_tokens, counter.source, counter.exact)
         self._prompts: dict[int, Prompt] = {}
         self._digests = _PhaseDigest()
@@ -152,6 +175,12 @@ class PromptSource:
             )
         self.shared_prefix_tokens = self._shared_length() if spec.mode == SHARED_PREFIX else 0
         """Tokens of every group's prefix: whole blocks with a tokenizer."""
+        if spec.mode == SHARED_PREFIX:
+            self._filler_tokens = input_tokens - self.shared_prefix_tokens - self._codes.middle_tokens - counter.after
+        else:
+            self._filler_tokens = input_tokens - counter.before - self._codes.first_tokens - counter.after
+        block_size = counter.block_size
+        self._shared_blocks = None if block_size is None else self.shared_prefix_tokens // block_size
 
     @property
     def minimum_tokens(self) -> int:
@@ -228,7 +257,7 @@ class PromptSource:
             seed = derive_seed(self.seed, "repeat", self.input_tokens)
             for attempt in range(MAX_ATTEMPTS):
                 text = counter.opening(self.input_tokens - counter.before - counter.after, seed + attempt)
-                prompt = Prompt(text, REPEAT, counter, self._planned)
+                prompt = Prompt(REPEAT, ("", "", text), counter, self._planned)
                 if not counter.exact or prompt.count.value == self.input_tokens:
                     break
             else:
@@ -238,24 +267,20 @@ class PromptSource:
 
     def _unique(self, index: int, attempt: int, correction: int = 0) -> Prompt:
         value = self._codes.value(self._number(index, attempt))
-        used = self.counter.before + self.counter.after + self._codes.first_tokens
-        text = _joined(self._codes.text(value), self._filler(self.input_tokens - used + correction))
-        return Prompt(text, f"r-{value:016x}", self.counter, self._planned)
+        pieces = ("", self._codes.text(value), self._filler(self._filler_tokens + correction))
+        return Prompt(f"r-{value:016x}", pieces, self.counter, self._planned)
 
     def _shared(self, index: int, attempt: int, correction: int = 0) -> Prompt:
         group = self._group(index)
         value = self._codes.value(self._number(index, attempt))
-        used = self.shared_prefix_tokens + self._codes.middle_tokens + self.counter.after
-        filler = self._filler(self.input_tokens - used + correction)
-        block_size = self.counter.block_size
         return Prompt(
-            _joined(f"{self._prefix(group)} {self._codes.text(value)}", filler),
             f"g{group}-{value:016x}",
+            (self._prefix(group), self._codes.text(value), self._filler(self._filler_tokens + correction)),
             self.counter,
             self._planned,
-            prefix_group=group,
-            shared_prefix_tokens=self.shared_prefix_tokens,
-            shared_prefix_blocks=None if block_size is None else self.shared_prefix_tokens // block_size,
+            group,
+            self.shared_prefix_tokens,
+            self._shared_blocks,
         )
 
     def _prefix(self, group: int) -> str:
@@ -263,9 +288,8 @@ class PromptSource:
         if group not in self._prefixes:
             codes = self.counter.codes(derive_seed(self.seed, *self._namespace, "prefix"))
             used = self.counter.before + codes.first_tokens
-            self._prefixes[group] = _joined(
-                codes.text(codes.value(group)), self._filler(self.shared_prefix_tokens - used, "prefix")
-            )
+            filler = self._filler(self.shared_prefix_tokens - used, "prefix")
+            self._prefixes[group] = " ".join(filter(None, (codes.text(codes.value(group)), filler)))
         return self._prefixes[group]
 
     def _shared_length(self) -> int:
@@ -281,16 +305,17 @@ class PromptSource:
         if tokens <= 0:
             return ""
         key = (part, tokens)
-        if key not in self._fillers:
-            self._fillers[key] = self.counter.filler(tokens, derive_seed(self.seed, "filler", part))
-        return self._fillers[key]
+        filler = self._fillers.get(key)
+        if filler is None:
+            filler = self._fillers[key] = self.counter.filler(tokens, derive_seed(self.seed, "filler", part))
+        return filler
 
     def _group(self, index: int) -> int:
-        return derive_seed(self.seed, *self._namespace, "group", index) % self.spec.groups
+        return self._group_seed(index) % self.spec.groups
 
     def _number(self, index: int, attempt: int) -> int:
         """Numbers of corrections lie far from those of other prompts."""
-        return index + attempt * (self._codes.capacity // MAX_ATTEMPTS)
+        return index + attempt * (self._codes.capacity // MAX_ATTEMPTS) if attempt else index
 
     # ---- exactness --------------------------------------------------------------------------------------------------
 
@@ -339,6 +364,10 @@ class _PhaseDigest:
     def add(self, index: int, digest: str) -> None:
         if index < self._next:
             return
+        if index == self._next and not self._waiting:
+            self._done.update(f"\n{index} {digest}".encode())
+            self._next += 1
+            return
         self._waiting[index] = digest
         while (digest_of_next := self._waiting.pop(self._next, None)) is not None:
             self._done.update(f"\n{self._next} {digest_of_next}".encode())
@@ -351,7 +380,3 @@ class _PhaseDigest:
         for index in sorted(self._waiting):
             whole.update(f"\n{index} {self._waiting[index]}".encode())
         return whole.hexdigest()[:16]
-
-
-def _joined(head: str, filler: str) -> str:
-    return f"{head} {filler}" if filler else head

@@ -6,8 +6,12 @@ of the corpus follows. Two prompts are therefore equal up to the end of their la
 next block of the server. The first words of a prompt are the special tokens that the endpoint adds and one fixed word,
 because a word at the start of a text has other ids than after a space.
 
-All words stand between single spaces, and the tokenizer is required to encode such words one by one
-(:mod:`.join_proof`), so a prompt's ids are those of its words: its length and its blocks are exact by construction.
+All words stand between single spaces. Where the tokenizer provably encodes such words one by one (:mod:`.join_proof`),
+a prompt's ids are those of its words: its length and its blocks are exact by construction. Elsewhere every prompt is
+encoded whole, and a block that turns out otherwise is written anew, unless an earlier prompt holds it already.
+
+Tokens that the endpoint adds at the end take the place of a prompt's last words. They are in nobody's way but where
+another request continues the very block that they close: such a trace is refused.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import eq
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +27,8 @@ import numpy.typing as npt
 
 from ais_bench_prefix_cache.errors import GenerationError
 from ais_bench_prefix_cache.kvcache.block_hash import ROOT_HASH, BlockHash, block_hashes
+from ais_bench_prefix_cache.prompts.exact_rows import settle_rows
+from ais_bench_prefix_cache.prompts.row_text import EncodedRows
 from ais_bench_prefix_cache.prompts.words import TextCleaner, WordTable, vocabulary_words
 
 if TYPE_CHECKING:
@@ -29,6 +36,8 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
 
 CODE_BITS = 64
+MAX_ATTEMPTS = 64
+"""How often a prompt that is not encoded as its words are is written anew before it is refused."""
 ENOUGH_CODE_WORDS = 2048
 MOST_VOCABULARY_WORDS = 16384
 
@@ -38,12 +47,23 @@ TokenIds = npt.NDArray[np.uint32]
 class TracePrompts:
     """Builds prompts whose trace blocks have ``trace_block_size`` tokens, for a server with ``block_size``.
 
+    ``check_each`` encodes every prompt whole even where a proof says what comes out; without a proof that is always
+    done.
+
     Raises:
-        GenerationError: the tokenizer does not encode words one by one, adds tokens at the end, or needs more tokens
-            for a code than a block has; the corpus has no usable words; the server's blocks do not divide the trace's.
+        GenerationError: the tokenizer needs more tokens for a code than a block has, or its vocabulary has no words for
+            one; the corpus has no usable words; the server's blocks do not divide the trace's.
     """
 
-    def __init__(self, tokenizer: PromptTokenizer, corpus: Corpus, *, trace_block_size: int, block_size: int) -> None:
+    def __init__(
+        self,
+        tokenizer: PromptTokenizer,
+        corpus: Corpus,
+        *,
+        trace_block_size: int,
+        block_size: int,
+        check_each: bool = False,
+    ) -> None:
         if trace_block_size % block_size:
             raise GenerationError.of(
                 "TRACE_BLOCK_SIZE",
@@ -51,25 +71,22 @@ class TracePrompts:
                 f"blocks of {block_size} tokens do not divide the trace's blocks of {trace_block_size}",
                 allowed=f"a divisor of {trace_block_size}",
             )
-        proof = tokenizer.join_proof
-        if not proof.proven or tokenizer.suffix_ids:
-            raise GenerationError.of(
-                "TOKENIZER_JOINS_WORDS",
-                "scenario: tokenizer.path",
-                "this tokenizer adds tokens at the end of a prompt"
-                if tokenizer.suffix_ids
-                else "this tokenizer is not proven to encode words one by one",
-                hint="Prompts of a trace can only be made for byte-level and similar tokenizers (docs/kv-cache.md).",
-            )
+        self._proof = tokenizer.join_proof
+        self._check_each = check_each or not self._proof.proven
         self.trace_block_size = trace_block_size
         self._tokenizer = tokenizer
+        # Of unproven tokenizers: how often a block was written anew, and the blocks that a finished prompt holds.
+        self._attempts: dict[BlockHash, int] = {}
+        self._finished: set[BlockHash] = set()
+        # Where a tokenizer adds tokens at the end: how many words each block has, and which line said so.
+        self._closed: dict[BlockHash, tuple[int, int]] = {}
         cleaner = TextCleaner(tokenizer)
         table = WordTable(tokenizer, cleaner)
         self._first_word = table.anchor
         self._first_ids = [*tokenizer.prefix_ids, *table.anchor_first]
         self._read_corpus(table, cleaner, corpus)
         self._choose_code_words(table, cleaner)
-        room = block_size - len(self._first_ids)
+        room = block_size - len(self._first_ids) - len(tokenizer.suffix_ids)
         if self._code_length > room:
             raise GenerationError.of(
                 "CODE_TOO_LONG",
@@ -85,23 +102,83 @@ class TracePrompts:
         tells those of different requests apart.
 
         Raises:
-            GenerationError: the prompt is shorter than what every prompt begins with.
+            GenerationError: the prompt is shorter than what every prompt begins with, cannot be made exact, or ends in
+                a block that another one continues although the tokenizer closes it.
         """
-        if prompt_tokens < len(self._first_ids):
+        closing = self._tokenizer.suffix_ids
+        least = len(self._first_ids) + len(closing)
+        if prompt_tokens < least:
             raise GenerationError.of(
                 "PROMPT_TOO_SHORT",
                 f"trace line {line}",
                 f"{prompt_tokens} tokens cannot hold the special tokens and a word",
-                allowed=f"at least {len(self._first_ids)}",
+                allowed=f"at least {least}",
             )
         chain = block_hashes(names, 1)
+        blocks = -(-(prompt_tokens - len(closing)) // self.trace_block_size)
+        chain = [*chain[:blocks], *[_own_name(chain, line)] * (blocks - len(chain))]
+        if closing:
+            self._refuse_closed_blocks(chain[: len(names)], prompt_tokens, line)
+        for _ in range(MAX_ATTEMPTS):
+            words, ids = self._written(chain, prompt_tokens - len(closing))
+            text, ids = " ".join(words), [*ids, *closing]
+            if not self._check_each:
+                break
+            place = _first_difference(ids, self._tokenizer.encode_batch([text])[0])
+            if place is None:
+                break
+            if not self._write_anew(chain, place):
+                raise self._not_exact(line)
+        else:
+            raise self._not_exact(line)
+        if not self._proof.proven:
+            self._finished.update(chain)
+        return text, np.array(ids, dtype=np.uint32)
+
+    def _written(self, chain: Sequence[BlockHash], tokens: int) -> tuple[list[str], list[int]]:
+        """Words and ids of a prompt, without what the tokenizer adds at its end."""
         words = [self._first_word]
         ids = list(self._first_ids)
-        for number in range(-(-prompt_tokens // self.trace_block_size)):
-            name = chain[number] if number < len(chain) else _own_name(chain, line)
-            end = min(prompt_tokens, (number + 1) * self.trace_block_size)
-            self._append_block(words, ids, name, end - len(ids))
-        return " ".join(words), np.array(ids, dtype=np.uint32)
+        for number, name in enumerate(chain):
+            attempt = self._attempts.get(name) if self._attempts else None
+            end = min(tokens, (number + 1) * self.trace_block_size)
+            self._append_block(words, ids, name if attempt is None else _written_anew(name, attempt), end - len(ids))
+        return words, ids
+
+    def _write_anew(self, chain: Sequence[BlockHash], place: int) -> bool:
+        """Give the block of the token ``place`` another text, or the one after it, where no finished prompt has it."""
+        number = min(place // self.trace_block_size, len(chain) - 1)
+        for name in chain[number : number + 2]:
+            if name not in self._finished and not self._proof.proven:
+                self._attempts[name] = self._attempts.get(name, 0) + 1
+                return True
+        return False
+
+    def _refuse_closed_blocks(self, chain: Sequence[BlockHash], prompt_tokens: int, line: int) -> None:
+        """A whole block that closing tokens end must not be continued by anybody, before or after."""
+        end = prompt_tokens - len(self._tokenizer.suffix_ids)
+        for number, name in enumerate(chain[: prompt_tokens // self.trace_block_size]):
+            words = min(end, (number + 1) * self.trace_block_size) - number * self.trace_block_size
+            known, other = self._closed.setdefault(name, (words, line))
+            if known != words:
+                ended, longer = (line, other) if words < known else (other, line)
+                raise GenerationError.of(
+                    "TRACE_NOT_EXACT",
+                    f"trace line {longer}",
+                    f"it continues the block in which line {ended} ends, but there the tokenizer adds tokens at the "
+                    "end of the prompt, so the two cannot share it",
+                    hint="Tokenizers of language models seldom add tokens at the end: is this the server's own?",
+                )
+
+    def _not_exact(self, line: int) -> GenerationError:
+        error = GenerationError.of(
+            "PROMPTS_NOT_EXACT",
+            f"trace line {line}",
+            f"no text of its blocks is encoded as its words are ({self._proof.reason})",
+            hint="docs/exact-prompts.md says which tokenizers can be made exact.",
+        )
+        assert isinstance(error, GenerationError)
+        return error
 
     def _append_block(self, words: list[str], ids: list[int], name: BlockHash, tokens: int) -> None:
         value = int.from_bytes(name[:8], "little")
@@ -143,9 +220,17 @@ class TracePrompts:
 
     def _read_corpus(self, table: WordTable, cleaner: TextCleaner, corpus: Corpus) -> None:
         """The corpus as one stream of words, repeated at its end so that a block can begin anywhere."""
-        stream = [word for row in corpus.rows for word in cleaner.words(row)]
-        table.add(stream)
-        numbers = [table.number[word] for word in stream]
+        if self._proof.proven:
+            stream = [word for row in corpus.rows for word in cleaner.words(row)]
+            table.add(stream)
+            numbers = [table.number[word] for word in stream]
+        else:
+            rows = EncodedRows(table, cleaner)
+            rows.add(range(len(corpus.rows)), corpus.rows)
+            settle_rows(rows, self._tokenizer, 0, proven=False)
+            numbers = [
+                word for slot in rows.slot.values() for word in rows.words[rows.start[slot] : rows.start[slot + 1]]
+            ]
         numbers = [number for number in numbers if table.counts[number]]
         if not numbers:
             raise GenerationError.of("EMPTY_CORPUS", str(corpus.path), "holds no word that a prompt could use")
@@ -164,6 +249,19 @@ class TracePrompts:
 def _words_of_one_token(table: WordTable) -> dict[int, int]:
     """Their numbers by token."""
     return {table.ids[number][0]: number for number, count in enumerate(table.counts) if count == 1}
+
+
+def _first_difference(expected: Sequence[int], found: Sequence[int]) -> int | None:
+    """The first place in which two lists differ; None where they are equal."""
+    if len(expected) == len(found) and all(map(eq, expected, found)):
+        return None
+    pairs = zip(expected, found, strict=False)
+    return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(expected), len(found)))
+
+
+def _written_anew(name: BlockHash, attempt: int) -> BlockHash:
+    """What stands for a block's name in its next text."""
+    return block_hashes([*np.frombuffer(name, dtype="<u4").tolist(), attempt], 5)[0]
 
 
 def _own_name(chain: Sequence[BlockHash], line: int) -> BlockHash:

@@ -192,9 +192,16 @@ def _check_engine_labels(fields: CheckedFields, dp_size: int | None) -> None:
             ranks[rank] = label
 
 
+_URL_EXAMPLES: Mapping[Any, str] = {
+    "inference_url": "http://127.0.0.1:8000/v1/completions",
+    "metrics_url": "http://127.0.0.1:8000/metrics",
+    "reset_url": "http://127.0.0.1:8000/reset_prefix_cache",
+}
+
+
 def _check_url(path: FieldPath, url: str, findings: Findings) -> None:
     # The URL is not shown: it may hold a password.
-    allowed = 'http:// or https:// and a host, as in "http://127.0.0.1:8000/metrics"'
+    allowed = f'http:// or https:// and a host, as in "{_URL_EXAMPLES[path[1]]}"'
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port

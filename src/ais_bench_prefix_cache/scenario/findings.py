@@ -69,7 +69,7 @@ class Findings:
     def report_elsewhere(self, path: FieldPath, problem: Problem) -> None:
         """Add a problem of another file that the field at ``path`` names."""
         hint = problem.hint or f"{field_path_text(path)} names it"
-        self._found.append((path, problem._replace(hint=hint)))
+        self._found.append((path, Problem(problem.code, problem.where, problem.message, problem.allowed, hint)))
 
     def sound(self, path: FieldPath) -> bool:
         """Whether nothing is wrong at ``path``, below it or with something that contains it."""

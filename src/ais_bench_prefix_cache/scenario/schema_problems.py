@@ -131,9 +131,9 @@ def _suspects(value: list[Any], rule: Schema) -> Iterable[int]:
     """The positions worth a validator: for plain numbers only the wrong ones, otherwise all."""
     if not _is_plain(rule):
         return range(len(value))
-    types = (int,) if rule["type"] == "integer" else (int, float)
+    is_right = _is_integer if rule["type"] == "integer" else _is_number
     low, high = rule["minimum"], rule["maximum"]
-    return (n for n, item in enumerate(value) if type(item) not in types or not low <= item <= high)
+    return (n for n, item in enumerate(value) if not is_right(item) or not low <= item <= high)
 
 
 def _no_unknown_keys(validator: Any, rule: Any, value: Any, schema: Schema) -> Iterator[ValidationError]:

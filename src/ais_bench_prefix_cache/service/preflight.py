@@ -113,7 +113,7 @@ def _image_problem(where: str, images: int, problem: Problem) -> Problem:
 
 
 def check_engines(client: ServiceClient, workload: Workload, engines: Mapping[EngineId, EngineFacts]) -> Preflight:
-    """The engines behind ``/metrics``: their number, block size, whether they cache, and their capacity.
+    """The engines behind ``/metrics`` (at least one): their number, block size, whether they cache, and their capacity.
 
     Raises ServiceError with all problems.
     """
@@ -121,18 +121,9 @@ def check_engines(client: ServiceClient, workload: Workload, engines: Mapping[En
     where = ", ".join(config.metrics_urls)
     result = Preflight()
     problems: list[Problem] = []
-    shown = ", ".join(str(engine) for engine in sorted(engines)) or "none"
+    shown = ", ".join(str(engine) for engine in sorted(engines))
     result.facts["engines"] = {str(engine): vars(facts) for engine, facts in sorted(engines.items())}
-    if not engines:
-        problems.append(
-            Problem(
-                "NO_PREFIX_CACHE_METRICS",
-                where,
-                "offers no prefix-cache counters",
-                hint="Is this the inference server's /metrics? vLLM shows none with --disable-log-stats.",
-            )
-        )
-    elif len(engines) != config.dp_size:
+    if len(engines) != config.dp_size:
         # Some servers publish an engine only after its first request: too few is for the probes to judge.
         text = f"shows {len(engines)} engines ({shown}), service.dp_size is {config.dp_size}"
         if len(engines) > config.dp_size:
@@ -153,7 +144,7 @@ def check_engines(client: ServiceClient, workload: Workload, engines: Mapping[En
         ("block size", [facts.block_size for facts in engines.values()]),
         ("cache capacity", [facts.capacity_tokens for facts in engines.values()]),
     ):
-        if engines and all(value is None for value in known):
+        if all(value is None for value in known):
             result.notes.append(f"the server does not tell its {name}: not checked before the probes")
     if problems:
         raise ServiceError(problems)

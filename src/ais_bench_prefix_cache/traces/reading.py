@@ -9,19 +9,25 @@ A row is one of, in this order:
 
 Two blocks of a trace are the same only if all blocks before them are, too, whatever their ids say: Qwen-Bailian's ids
 name the content of one block. Rows are streamed.
+
+Rows of token ids and texts may say what vLLM mixes into the names of blocks: ``lora`` (a name, or an object with name
+and path), ``cache_salt``, and ``images``, a list of objects with hash, offset and length in tokens. ``model`` keeps the
+models of one file apart.
 """
 
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.errors import ArtifactError
-from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, ExtraKeys, block_hashes
+from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, ExtraKeys, MultimodalItem, block_hashes
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceRequest
 
 if TYPE_CHECKING:
@@ -41,6 +47,7 @@ class TraceFields:
     output: str | None = None
     group: str = "group_id"
     rank: str = "dp_rank"
+    images: str = "images"
 
 
 @dataclass(frozen=True)
@@ -132,6 +139,7 @@ class _Reader:
         self._fields = fields
         self._block_size = block_size
         self._output_tokens = output_tokens
+        self._numbers: dict[int, int] = {}
 
     def prompt(self, line: int, row: Mapping[str, Any]) -> str | list[int]:
         """A text, or ids."""
@@ -144,13 +152,29 @@ class _Reader:
                 allowed=f"hash_ids, {', '.join(PROMPT_FIELDS)}, or what --field names",
             )
         value = row[name]
-        if isinstance(value, str):
+        if isinstance(value, str) and name != "hash_ids":
+            if any("\ud800" <= character <= "\udfff" for character in value):
+                raise self._problem(line, "BAD_PROMPT", f"{name} holds half of a character (a lone surrogate)")
             return value
-        if isinstance(value, list) and all(type(each) is int and 0 <= each <= MAX_TOKEN_ID for each in value):
-            return value
+        if isinstance(value, list) and all(type(each) is int for each in value):
+            if not value or (min(value) >= 0 and max(value) <= MAX_TOKEN_ID):
+                return value
+            if name == "hash_ids":
+                return [self._number(line, each) for each in value]
+        if name == "hash_ids":
+            raise self._problem(line, "BAD_PROMPT", "hash_ids cannot be used", allowed="a list of integers")
         raise self._problem(
             line, "BAD_PROMPT", f"{name} cannot be used", allowed=f"a text, or ids of 0 to {MAX_TOKEN_ID}"
         )
+
+    def _number(self, line: int, hash_id: int) -> int:
+        """A number of 32 bits for an id that is none, the same each time; they are taken from the top down."""
+        lowest = MAX_TOKEN_ID - len(self._numbers)
+        if 0 <= hash_id < lowest:
+            return hash_id
+        if 0 <= hash_id <= MAX_TOKEN_ID:
+            raise self._problem(line, "BAD_PROMPT", f"hash_ids holds {hash_id} beside numbers of more than 32 bits")
+        return self._numbers.setdefault(hash_id, lowest)
 
     def row(self, line: int, row: Mapping[str, Any], ids: list[int]) -> TraceRow:
         id_tokens, prompt_tokens = 1, len(ids)
@@ -159,7 +183,9 @@ class _Reader:
             id_tokens = self._id_tokens(line, len(ids), prompt_tokens)
         if not prompt_tokens:
             raise self._problem(line, "BAD_PROMPT", "its prompt is empty")
-        group = row.get(self._fields.group)
+        group, rank = row.get(self._fields.group), row.get(self._fields.rank)
+        if rank is not None and type(rank) is not int:
+            raise self._problem(line, "BAD_NUMBER", f"{self._fields.rank} is {rank!r}", allowed="an integer, or null")
         return TraceRow(
             line=line,
             ids=ids,
@@ -167,9 +193,9 @@ class _Reader:
             prompt_tokens=prompt_tokens,
             output_tokens=self._output(line, row),
             group=None if group is None else str(group),
-            rank=row.get(self._fields.rank) if type(row.get(self._fields.rank)) is int else None,
-            timestamp_ms=_milliseconds(row),
-            extra_keys=_extra_keys(row),
+            rank=rank,
+            timestamp_ms=self._milliseconds(line, row),
+            extra_keys=self._extra_keys(line, row, id_tokens, prompt_tokens),
         )
 
     def _output(self, line: int, row: Mapping[str, Any]) -> int:
@@ -198,6 +224,79 @@ class _Reader:
             )
         return self._block_size
 
+    def _milliseconds(self, line: int, row: Mapping[str, Any]) -> float:
+        name = "timestamp_ms" if "timestamp_ms" in row else "timestamp"
+        timestamp = row.get(name)
+        if timestamp is None:
+            return 0
+        if type(timestamp) not in (int, float) or not isfinite(timestamp):
+            raise self._problem(line, "BAD_NUMBER", f"{name} is {timestamp!r}", allowed="a number")
+        assert isinstance(timestamp, (int, float))
+        return round(timestamp * 1000) if "chat_id" in row else timestamp
+
+    def _extra_keys(self, line: int, row: Mapping[str, Any], id_tokens: int, prompt_tokens: int) -> ExtraKeys | None:
+        """Keys that keep requests apart although their tokens are equal; empty ones are none, as for vLLM."""
+        model, salt = (self._name(line, row, name) for name in ("model", "cache_salt"))
+        lora, images = self._lora(line, row), self._images(line, row, id_tokens, prompt_tokens)
+        if not (model or salt or lora or images):
+            return None
+        return ExtraKeys(lora=lora, cache_salt=salt, multimodal_items=images, model=model)
+
+    def _name(self, line: int, row: Mapping[str, Any], key: str) -> str | None:
+        value = row.get(key)
+        if value is None or isinstance(value, str):
+            return value or None
+        raise self._problem(line, "BAD_KEY", f"{key} is {value!r}", allowed="a text")
+
+    def _lora(self, line: int, row: Mapping[str, Any]) -> tuple[str, str] | None:
+        value = row.get("lora")
+        if isinstance(value, Mapping):
+            name, path = value.get("name"), value.get("path", "")
+            if isinstance(name, str) and name and isinstance(path, str):
+                return name, path
+        elif value is None or isinstance(value, str):
+            return (value, "") if value else None
+        raise self._problem(line, "BAD_KEY", f"lora is {value!r}", allowed="a name, or an object with name and path")
+
+    def _images(
+        self, line: int, row: Mapping[str, Any], id_tokens: int, prompt_tokens: int
+    ) -> tuple[MultimodalItem, ...]:
+        name = self._fields.images
+        images = row.get(name)
+        if not images:
+            return ()
+        if id_tokens > 1:
+            raise self._problem(
+                line, "BAD_IMAGES", f"{name} stands beside hash_ids, which name what their blocks hold, images included"
+            )
+        if not isinstance(images, list) or not all(isinstance(image, Mapping) for image in images):
+            raise self._problem(
+                line,
+                "BAD_IMAGES",
+                f"{name} is no list of objects",
+                allowed='[{"hash": "…", "offset": 3, "length": 576}, …], places in tokens',
+                hint="--image-field names another key.",
+            )
+        items = []
+        for image in images:
+            identifier, offset, length = image.get("hash"), image.get("offset"), image.get("length")
+            if not isinstance(identifier, str) or not identifier:
+                raise self._problem(line, "BAD_IMAGES", f"an image's hash is {identifier!r}", allowed="a text")
+            for key, value, smallest in (("offset", offset, 0), ("length", length, 1)):
+                if type(value) is not int or value < smallest:
+                    message = f"the {key} of the image {identifier} is {value!r}"
+                    raise self._problem(line, "BAD_IMAGES", message, allowed=f"an integer of {smallest} or more")
+            items.append(MultimodalItem(identifier, offset, length))
+        items.sort(key=lambda item: item.offset)
+        end = 0
+        for item in items:
+            if item.offset < end or item.offset + item.length > prompt_tokens:
+                other = "inside another" if item.offset < end else f"not within the prompt's {prompt_tokens}"
+                places = f"tokens {item.offset} … {item.offset + item.length - 1}"
+                raise self._problem(line, "BAD_IMAGES", f"the image {item.identifier} is {places}, {other}")
+            end = item.offset + item.length
+        return tuple(items)
+
     def _integer(self, line: int, row: Mapping[str, Any], name: str, smallest: int) -> int:
         value = row.get(name)
         if type(value) is not int or value < smallest:
@@ -211,34 +310,20 @@ class _Reader:
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open(encoding="utf-8", newline="\n") as lines:
-        for number, line in enumerate(lines, start=1):
+    with path.open("rb") as lines:
+        for number, content in enumerate(lines, start=1):
+            line = content.removeprefix(BOM_UTF8) if number == 1 else content
             if not line.strip():
                 continue
+            where = f"{path.name} line {number}"
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode())
+            except UnicodeDecodeError:
+                raise ArtifactError.of("BAD_ROW", where, "is not UTF-8") from None
+            except RecursionError:
+                raise ArtifactError.of("BAD_ROW", where, "is nested too deeply to be a request") from None
             except ValueError as error:
-                raise ArtifactError.of("BAD_ROW", f"{path.name} line {number}", f"is not JSON: {error}") from None
+                raise ArtifactError.of("BAD_ROW", where, f"is not JSON: {error}") from None
             if not isinstance(row, dict):
                 raise ArtifactError.of("BAD_ROW", f"{path.name} line {number}", "is not a JSON object")
             yield number, row
-
-
-def _milliseconds(row: Mapping[str, Any]) -> float:
-    timestamp = row.get("timestamp_ms", row.get("timestamp"))
-    if type(timestamp) not in (int, float):
-        return 0
-    assert isinstance(timestamp, (int, float))
-    return round(timestamp * 1000) if "chat_id" in row else timestamp
-
-
-def _extra_keys(row: Mapping[str, Any]) -> ExtraKeys | None:
-    """Keys that keep requests apart although their tokens are equal."""
-    model, lora, salt = row.get("model"), row.get("lora"), row.get("cache_salt")
-    if model is None and lora is None and salt is None:
-        return None
-    return ExtraKeys(
-        lora=None if lora is None else (str(lora), ""),
-        cache_salt=None if salt is None else str(salt),
-        model=None if model is None else str(model),
-    )

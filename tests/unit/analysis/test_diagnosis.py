@@ -407,8 +407,19 @@ def test_the_servers_word_on_the_number_of_requests_settles_an_excess() -> None:
 
 
 def test_a_data_set_sent_twice_shows_as_whole_repetitions() -> None:
-    (finding,) = diagnose(counted(3000, 576, replace(WARM, first_input_tokens=()), request_success=30))
+    (finding,) = diagnose(counted(3000, 576, request_success=30))
     assert (finding.code, finding.evidence["whole_repetitions"]) == ("FOREIGN_TRAFFIC", 2)
+    assert finding.message == (
+        "the server counted 2000 prompt tokens that this run did not send (20 requests): those of the whole data set, "
+        "2 more times"
+    )
+
+
+def test_a_request_with_n_2_counts_its_prompt_twice() -> None:
+    """As a real vLLM counted 20 rows sent with n=2: it is no warm-up of AISBench, which would send the first rows."""
+    (finding,) = diagnose(counted(2090, 576, SPREAD, request_success=20))
+    assert (finding.code, finding.evidence["whole_repetitions"]) == ("FOREIGN_TRAFFIC", 1)
+    assert "n or best_of above 1" in finding.remedy
 
 
 def test_real_hybrid_server(prom: Prom) -> None:

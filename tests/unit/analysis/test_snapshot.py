@@ -211,6 +211,20 @@ def test_sglang_counts_prompt_and_cached_tokens(prefix: str) -> None:
     assert (engine.kv_cache_usage, engine.running) == (0.31, 2)
 
 
+def test_sglang_counts_a_request_of_unknown_sources_as_a_local_one() -> None:
+    # metrics_collector.py of SGLang: a request without details is counted under "total", one with details is not.
+    prompts = 'sglang:prompt_tokens_total{model_name="m"} 1000\n'
+    total = 'sglang:cached_tokens_total{model_name="m",cache_source="total"} 300\n'
+    split = (
+        'sglang:cached_tokens_total{model_name="m",cache_source="device"} 400\n'
+        'sglang:cached_tokens_total{model_name="m",cache_source="storage_mooncake"} 20\n'
+    )
+    engine = parse_snapshot(prompts + total, dp_size=1).by_rank[0]
+    assert (engine.hits, engine.external_hits) == (300, None)
+    engine = parse_snapshot(prompts + total + split, dp_size=1).by_rank[0]
+    assert (engine.hits, engine.external_hits) == (700, 20)
+
+
 def test_sglang_shows_the_cached_series_only_above_0(shared_prom: Prom) -> None:
     snapshot = parse_snapshot(shared_prom("15"), dp_size=1)
     engine = snapshot.by_rank[0]
