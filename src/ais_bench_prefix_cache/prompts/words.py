@@ -253,14 +253,12 @@ def vocabulary_words(
     """
     found: dict[str, None] = {}
     for token, _ in sorted(tokenizer.vocabulary().items(), key=lambda item: item[1]):
-        if token.startswith("▁"):
-            text = token[1:]
-        elif token.startswith("Ġ") or not token.isascii():
+        text = token[1:] if token.startswith(("▁", "Ġ", " ")) else token
+        if common:
+            if not (len(text) >= 3 and text.isascii() and text.isalpha()):
+                continue
+        elif not text.isascii() and not token.startswith("▁"):
             text = _from_byte_level(token).removeprefix(" ")
-        else:
-            text = token.removeprefix(" ")
-        if common and not (len(text) >= 3 and text.isascii() and text.isalpha()):
-            continue
         if text and cleaner.words(text) == [text]:
             found[text] = None
             if len(found) == most:
@@ -268,11 +266,12 @@ def vocabulary_words(
     return list(found)
 
 
-def _byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-ins for the 256 bytes."""
+def _byte_level_alphabet() -> dict[int, str]:
+    """GPT-2's printable stand-ins for the 256 bytes, each with its byte; what is none of them with no byte at all."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    stand_ins = {256 + n: chr(byte) for n, byte in enumerate(others)}
+    return dict.fromkeys(others, "\uffff") | {byte: chr(byte) for byte in printable} | stand_ins
 
 
 _BYTE_LEVEL = _byte_level_alphabet()
@@ -281,6 +280,6 @@ _BYTE_LEVEL = _byte_level_alphabet()
 def _from_byte_level(token: str) -> str:
     """The text of a byte-level token; the token itself where it is none."""
     try:
-        return bytes(_BYTE_LEVEL[character] for character in token).decode("utf-8")
-    except (KeyError, UnicodeDecodeError):
+        return token.translate(_BYTE_LEVEL).encode("latin-1").decode("utf-8")
+    except UnicodeError:
         return token
