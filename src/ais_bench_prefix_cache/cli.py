@@ -51,7 +51,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(prog=PROGRAM, dest="command", metavar="COMMAND", required=True)
     if command is None:
         for name, summary in COMMANDS.items():
             subparsers.add_parser(name, help=summary, add_help=False)

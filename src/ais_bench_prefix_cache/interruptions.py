@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
-import threading
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import Any
 
 from ais_bench_prefix_cache.errors import Terminated
+
+TYPE_CHECKING = False  # typing is slow to import
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -22,7 +25,7 @@ def ended_by_the_first_signal() -> Iterator[None]:
     shared memory and scratch directories would be left) or change the exit code. A SIGINT that was ignored before, as
     in a shell's background job, stays ignored.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not _in_main_thread():
         yield
         return
     ended = False
@@ -50,7 +53,7 @@ def signals_held() -> Iterator[None]:
 
     By handlers, not by a signal mask: a mask holds for one thread, and libraries run threads of their own.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not _in_main_thread():
         yield
         return
     arrived: list[int] = []
@@ -63,6 +66,12 @@ def signals_held() -> Iterator[None]:
         _restore(before)
         for number in arrived[:1]:
             signal.raise_signal(number)
+
+
+def _in_main_thread() -> bool:
+    """Whether handlers may be set here. Where nobody has imported ``threading``, there is no other thread."""
+    threading = sys.modules.get("threading")
+    return threading is None or threading.current_thread() is threading.main_thread()
 
 
 def _restore(handlers: dict[int, Any]) -> None:

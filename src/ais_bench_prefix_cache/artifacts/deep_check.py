@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ais_bench_prefix_cache.artifacts.findings import Findings
 from ais_bench_prefix_cache.artifacts.rows import read_full_rows
 from ais_bench_prefix_cache.artifacts.sources import tokenizer_problem
-from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet
+from ais_bench_prefix_cache.artifacts.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
 
 if TYPE_CHECKING:

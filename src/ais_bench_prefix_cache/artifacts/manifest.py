@@ -199,7 +199,7 @@ def artifacts_section(records: Mapping[str, FileRecord]) -> dict[str, Any]:
 def read_manifest(path: Path) -> dict[str, Any]:
     """A manifest whose digest holds and whose identity (version, status, run, Scenario) is well-formed.
 
-    Enough to choose a manifest by; :func:`~ais_bench_prefix_cache.artifacts.verifying.verify_data_set` proves the
+    Enough to choose a manifest by; :func:`~ais_bench_prefix_cache.verification.verify_data_set` proves the
     rest. Raises :class:`ArtifactError`.
     """
     document, content = read_document(path, what="manifest")

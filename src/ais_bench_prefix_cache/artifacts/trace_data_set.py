@@ -13,15 +13,15 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.artifacts import verifying
 from ais_bench_prefix_cache.artifacts.documents import digest_problems, read_document, sealed
+from ais_bench_prefix_cache.artifacts.file_hashes import FileHashes
 from ais_bench_prefix_cache.artifacts.findings import Findings
 from ais_bench_prefix_cache.artifacts.manifest import artifacts_section, manifest_identity, read_manifest
 from ais_bench_prefix_cache.artifacts.paths import RunPaths
 from ais_bench_prefix_cache.artifacts.rows import read_full_rows, render_row, request_id, request_row
 from ais_bench_prefix_cache.artifacts.sources import tokenizer_problem
 from ais_bench_prefix_cache.artifacts.theory import length_summary, rate
-from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet
+from ais_bench_prefix_cache.artifacts.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.artifacts.writing import FileSet
 from ais_bench_prefix_cache.errors import ArtifactError
 from ais_bench_prefix_cache.kvcache.block_hash import block_hashes
@@ -176,7 +176,7 @@ def verify_trace_data_set(manifest_path: Path) -> VerifiedDataSet:
     """Verify files, rows and sums. Raises :class:`ArtifactError` with everything that is wrong."""
     paths = RunPaths.of_manifest(manifest_path)
     manifest = read_manifest(paths.manifest)
-    hashes = verifying.FileHashes({"full": paths.full, "requests": paths.requests})
+    hashes = FileHashes({"full": paths.full, "requests": paths.requests})
     findings = Findings()
     analysis, content = read_document(paths.analysis, what="analysis")
     findings.extend(digest_problems(paths.analysis, analysis, content, what="analysis"))

@@ -12,19 +12,22 @@ The last two hold even where somebody edited a file and then made all digests fi
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 
 from ais_bench_prefix_cache.artifacts import manifest as manifest_format
-from ais_bench_prefix_cache.artifacts.documents import (
-    canonical_sha256,
-    digest_problems,
-    is_count,
-    is_sha256,
-    read_document,
+from ais_bench_prefix_cache.artifacts.document_checks import (
+    ConfigReader,
+    capacity_warnings_of,
+    check_analysis_claims,
+    check_analysis_form,
+    check_artifacts_section,
+    check_manifest_form,
+    compare_exactly,
+    value_in,
 )
-from ais_bench_prefix_cache.artifacts.findings import Findings, shown
+from ais_bench_prefix_cache.artifacts.documents import digest_problems, is_count, is_sha256
+from ais_bench_prefix_cache.artifacts.file_hashes import READ_BYTES, FileHashes
+from ais_bench_prefix_cache.artifacts.findings import Findings
 from ais_bench_prefix_cache.artifacts.paths import RunPaths
 from ais_bench_prefix_cache.artifacts.row_checks import RowRules, check_rows
 from ais_bench_prefix_cache.artifacts.theory import (
@@ -34,62 +37,19 @@ from ais_bench_prefix_cache.artifacts.theory import (
     prefix_cache_section,
     warmup_section,
 )
-from ais_bench_prefix_cache.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.artifacts.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.group_names import group_name
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
-    from typing import Any, Protocol
-
-    class ProvenFiles(Protocol):
-        """What every kind of verified data set can tell."""
-
-        @property
-        def manifest(self) -> dict[str, Any]: ...
-
-        @property
-        def rows(self) -> int: ...
-
-        @property
-        def run_id(self) -> str: ...
+    from typing import Any
 
 
-READ_BYTES = 1 << 20
-LARGEST_COUNT = 1_000_000
-"""A configured number above this is not believed."""
-_ROW_FILE_KEYS = ("name", "path", "rows", "bytes", "sha256")
-ANALYSIS_STATUSES = ("prepared", "complete", "analyzed")
-CAPACITY_WARNING = "CACHE_TOO_SMALL"
+def verify_text_data_set(paths: RunPaths, manifest: dict[str, Any], content: bytes) -> VerifiedDataSet:
+    """Verify the data set of a manifest whose identity is known to be sound.
 
-
-class VerifiedDataSet:
-    """A data set whose files have been proven: its manifest and analysis, where they lie, and its formal requests."""
-
-    def __init__(self, manifest: dict[str, Any], analysis: dict[str, Any], paths: RunPaths, rows: int) -> None:
-        self.manifest = manifest
-        self.analysis = analysis
-        self.paths = paths
-        self.rows = rows
-
-    @property
-    def run_id(self) -> str:
-        return self.paths.run_id
-
-
-def verify_data_set(manifest_path: Path) -> VerifiedDataSet:
-    """Verify the data set of a prepared manifest, wherever its directory lies now.
-
-    Raises :class:`ArtifactError` with everything that is wrong.
+    Raises :class:`~ais_bench_prefix_cache.errors.ArtifactError` with everything that is wrong.
     """
-    paths = RunPaths.of_manifest(manifest_path)
-    manifest, content = read_document(paths.manifest, what="manifest")
-    problems = manifest_format.identity_problems(paths.manifest, manifest) or _kind_problems(paths, manifest)
-    if problems:
-        raise ArtifactError(problems)
-    if manifest["benchmark_mode"] == "mm":
-        from ais_bench_prefix_cache.multimodal.verifying import verify_image_data_set
-
-        return verify_image_data_set(paths, manifest, content)
     findings = Findings()
     findings.extend(digest_problems(paths.manifest, manifest, content, what="manifest"))
     check_manifest_form(paths, manifest, manifest_format.PREPARED_KEYS, findings)
@@ -105,76 +65,6 @@ def verify_data_set(manifest_path: Path) -> VerifiedDataSet:
     analysis = _check_analysis(paths, manifest, theory, findings)
     findings.raise_if_any()
     return VerifiedDataSet(manifest, analysis, paths, rows)
-
-
-def _kind_problems(paths: RunPaths, manifest: Mapping[str, Any]) -> list[Problem]:
-    where = str(paths.manifest)
-    if manifest["status"] == "inspected":
-        return [
-            Problem(
-                "NOT_PREPARED",
-                where,
-                "this manifest only holds a plan (status inspected); there is no data set yet",
-                hint="Run prepare with the same Scenario.",
-            )
-        ]
-    mode = manifest.get("benchmark_mode")
-    if mode == "distribution":
-        message = "this is a data set of the command distribution; it has no ranks, warm-up or analysis"
-        return [Problem("DISTRIBUTION", where, message, hint="Of this kind, validate checks the files.")]
-    if mode == "trace":
-        return [
-            Problem(
-                "TRACE",
-                where,
-                "this data set was made from a trace",
-                hint="Only validate reads it; send its requests with a client that keeps the times of full.jsonl.",
-            )
-        ]
-    if mode not in ("text", "mm"):
-        return [Problem("WRONG_VALUE", f"{where}: benchmark_mode", f"it says {shown(mode)}", allowed="'text' or 'mm'")]
-    return []
-
-
-def check_manifest_form(
-    paths: RunPaths, manifest: Mapping[str, Any], expected: tuple[str, ...], findings: Findings
-) -> None:
-    """The ``expected`` keys, and everything that rows cannot prove: names, digests, the configuration's own digest."""
-    where = paths.manifest.name
-    if tuple(manifest) != expected:
-        missing = [key for key in expected if key not in manifest]
-        unknown = [key for key in manifest if key not in expected]
-        if missing:
-            findings.add("MISSING_KEY", where, f"it lacks {', '.join(missing)}")
-        if unknown:
-            findings.add("UNKNOWN_KEY", where, f"it has unknown keys: {shown(', '.join(unknown))}")
-        if not missing and not unknown:
-            findings.add("KEY_ORDER", where, "its keys are not in their order")
-    config = manifest["effective_config"]
-    if manifest.get("effective_config_sha256") != canonical_sha256(config):
-        findings.add("CONFIG_EDITED", f"{where}: effective_config_sha256", "it is not the digest of effective_config")
-    if manifest["run_id"] != paths.run_id:
-        findings.add("WRONG_VALUE", f"{where}: run_id", f"it says {shown(manifest['run_id'])}", allowed=paths.run_id)
-    for key in ("scenario_sha256", "corpus_sha256"):
-        if not is_sha256(manifest.get(key)):
-            findings.add("WRONG_TYPE", f"{where}: {key}", "it is not a SHA-256 in hexadecimal digits")
-    if not isinstance(manifest.get("plugin_version"), str):
-        findings.add("WRONG_TYPE", f"{where}: plugin_version", "it is not a string")
-    tokenizer = manifest.get("tokenizer")
-    keys = manifest_format.tokenizer_keys(manifest["benchmark_mode"])
-    if not isinstance(tokenizer, dict) or tuple(tokenizer) != keys:
-        findings.add("MISSING_KEY", f"{where}: tokenizer", "it does not have its keys", allowed=", ".join(keys))
-        return
-    if not is_sha256(tokenizer["fingerprint_sha256"]):
-        findings.add("WRONG_TYPE", f"{where}: tokenizer.fingerprint_sha256", "it is not a SHA-256")
-    if not isinstance(tokenizer["class"], str):
-        findings.add("WRONG_TYPE", f"{where}: tokenizer.class", "it is not a string")
-    if not is_count(tokenizer["vocab_size"]):
-        findings.add("WRONG_TYPE", f"{where}: tokenizer.vocab_size", "it is not a whole number")
-    configured = config.get("tokenizer")
-    configured = configured if isinstance(configured, dict) else {}
-    for key in ("path", "revision", "block_size") if "block_size" in keys else ("path", "revision"):
-        compare_exactly(configured.get(key), tokenizer[key], f"{where}: tokenizer.{key}", findings)
 
 
 def _row_rules(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> RowRules | None:
@@ -247,42 +137,6 @@ def _check_row_files(paths: RunPaths, rules: RowRules, findings: Findings) -> tu
             return check_rows(full, requests, (paths.full.name, paths.requests.name), rules, findings)
     except OSError:
         return None, 0  # the file's hash reports it
-
-
-def check_artifacts_section(
-    paths: RunPaths,
-    manifest: Mapping[str, Any],
-    row_files: Mapping[str, Path],
-    hashes: Mapping[str, tuple[int, str]],
-    rows: int | None,
-    findings: Findings,
-) -> None:
-    """Names, sizes and digests that the manifest records against the files. ``rows`` is None where nobody counted."""
-    where = f"{paths.manifest.name}: artifacts"
-    files = {**row_files, "analysis": paths.analysis}
-    artifacts = manifest.get("artifacts")
-    if not isinstance(artifacts, dict) or tuple(artifacts) != tuple(files):
-        findings.add("MISSING_KEY", where, "it does not have its keys", allowed=", ".join(files))
-        return
-    for key, path in files.items():
-        entry, place = artifacts[key], f"{where}.{key}"
-        keys = ("name", "path", "bytes", "sha256_at_prepare") if key == "analysis" else _ROW_FILE_KEYS
-        if not isinstance(entry, dict) or tuple(entry) != keys:
-            findings.add("MISSING_KEY", place, "it does not have its keys", allowed=", ".join(keys))
-            continue
-        compare_exactly(path.name, entry["name"], f"{place}.name", findings)
-        if not isinstance(entry["path"], str) or Path(entry["path"]).name != path.name:
-            findings.add("WRONG_VALUE", f"{place}.path", f"it says {shown(entry['path'])}", allowed=f"…/{path.name}")
-        if key == "analysis":
-            if not is_count(entry["bytes"]) or not is_sha256(entry["sha256_at_prepare"]):
-                findings.add("WRONG_TYPE", place, "its size or digest is none")
-            continue
-        size, digest = hashes.get(key, (None, None))
-        recorded = (("ROW_COUNT", "rows", rows), ("FILE_SIZE", "bytes", size), ("FILE_HASH", "sha256", digest))
-        for code, name, found in recorded:
-            if found is not None and (entry[name] != found or type(entry[name]) is not type(found)):
-                message = f"the file's {name} is {found}, the manifest says {shown(entry[name])}"
-                findings.add(code, path.name, message)
 
 
 def _check_claims(
@@ -363,175 +217,3 @@ def _check_analysis(
     expected = analysis_document(paths.run_id, theory, trajectory, warning_pp, capacity_warnings_of(analysis))
     check_analysis_claims(expected, analysis, where, findings)
     return analysis
-
-
-def capacity_warnings_of(analysis: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The warnings of an analysis that speak of ``service.kv_cache_blocks``."""
-    warnings = analysis.get("warnings")
-    found = warnings if isinstance(warnings, list) else []
-    return [each for each in found if isinstance(each, dict) and each.get("code") == CAPACITY_WARNING]
-
-
-def check_analysis_form(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
-    """The analysis against its own digest and against the manifest's; empty where it cannot be read."""
-    where = paths.analysis.name
-    try:
-        analysis, content = read_document(paths.analysis, what="analysis")
-    except ArtifactError as error:
-        findings.extend(list(error.problems))
-        return {}
-    findings.extend(digest_problems(paths.analysis, analysis, content, what="analysis"))
-    status = analysis.get("status")
-    if status not in ANALYSIS_STATUSES:
-        findings.add(
-            "WRONG_VALUE", f"{where}: status", f"it says {shown(status)}", allowed=", ".join(ANALYSIS_STATUSES)
-        )
-    entry = manifest["artifacts"].get("analysis") if isinstance(manifest.get("artifacts"), dict) else None
-    if status == "prepared" and isinstance(entry, dict):
-        digest = hashlib.sha256(content).hexdigest()
-        if entry.get("sha256_at_prepare") != digest or entry.get("bytes") != len(content):
-            message = f"its SHA-256 is {digest}, the manifest says {shown(entry.get('sha256_at_prepare'))}"
-            findings.add("FILE_HASH", where, message)
-    return analysis
-
-
-def check_analysis_claims(
-    expected: Mapping[str, Any], analysis: Mapping[str, Any], where: str, findings: Findings
-) -> None:
-    """What ``prepare`` must have written, ``expected``, against an analysis of any status."""
-    status = analysis.get("status")
-    found = {key: value for key, value in analysis.items() if key != "content_sha256"}
-    if status != "prepared":
-        # run and analyze add keys and warnings; what prepare said must still be there.
-        found = {key: found[key] for key in expected if key in found}
-        found["status"] = expected["status"]
-        found["validation"] = _only(found.get("validation"), expected["validation"])
-        if isinstance(found["validation"], dict) and found["validation"].get("status") == "PASS_WITH_WARNING":
-            found["validation"]["status"] = expected["validation"]["status"]
-        if isinstance(found.get("warnings"), list):
-            found["warnings"] = [warning for warning in found["warnings"] if warning in expected["warnings"]]
-    compare_exactly(dict(expected), found, where, findings)
-
-
-def _only(value: Any, keys: Mapping[str, Any]) -> Any:
-    return {key: value[key] for key in keys if key in value} if isinstance(value, dict) else value
-
-
-def compare_exactly(expected: Any, found: Any, where: str, findings: Findings) -> None:
-    """Report every place in which ``found`` is not exactly ``expected``, types included."""
-    if isinstance(expected, dict) and isinstance(found, dict):
-        for key, value in expected.items():
-            place = f"{where}.{key}" if ":" in where else f"{where}: {key}"
-            if key not in found:
-                findings.add("MISSING_KEY", place, "it is missing", allowed=shown(value))
-            else:
-                compare_exactly(value, found[key], place, findings)
-        for key in found:
-            if key not in expected:
-                place = f"{where}.{key}" if ":" in where else f"{where}: {key}"
-                findings.add("UNKNOWN_KEY", place, f"it should not be there: {shown(found[key])}")
-        if expected.keys() == found.keys() and list(expected) != list(found):
-            findings.add("KEY_ORDER", where, "its keys are not in their order", allowed=", ".join(expected))
-    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
-        for index, (value, claimed) in enumerate(zip(expected, found, strict=True)):
-            compare_exactly(value, claimed, f"{where}[{index}]", findings)
-    elif type(expected) is not type(found) or expected != found:
-        findings.add("WRONG_VALUE", where, f"it says {shown(found)}", allowed=shown(expected))
-
-
-class FileHashes:
-    """Sizes and SHA-256 of the row files; large ones are hashed beside the check of their rows, in a thread."""
-
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        self._results: dict[str, tuple[int, str]] = {}
-        self._errors: list[Problem] = []
-        self._thread = None
-        if sum(map(_size, files.values())) > READ_BYTES:
-            from threading import Thread
-
-            self._thread = Thread(target=self._run, args=(dict(files),), daemon=True)
-            self._thread.start()
-        else:
-            self._run(files)
-
-    def results(self, findings: Findings) -> dict[str, tuple[int, str]]:
-        """Size and digest under each file's key; a file that cannot be read is reported and left out."""
-        if self._thread is not None:
-            self._thread.join()
-        findings.extend(self._errors)
-        return self._results
-
-    def _run(self, files: Mapping[str, Path]) -> None:
-        for key, path in files.items():
-            try:
-                self._results[key] = size_and_sha256(path)
-            except FileNotFoundError:
-                self._errors.append(Problem("MISSING_FILE", str(path), "the file does not exist"))
-            except OSError as error:
-                reason = error.strerror or str(error)
-                self._errors.append(Problem("UNREADABLE_FILE", str(path), f"it cannot be read: {reason}"))
-
-
-def _size(path: Path) -> int:
-    """Bytes of a file; none where it cannot be told, which reading it then reports."""
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def size_and_sha256(path: Path) -> tuple[int, str]:
-    digest, size = hashlib.sha256(), 0
-    buffer = memoryview(bytearray(READ_BYTES))
-    with path.open("rb", buffering=0) as stream:
-        while count := stream.readinto(buffer):
-            digest.update(buffer[:count])
-            size += count
-    return size, digest.hexdigest()
-
-
-class ConfigReader:
-    """Reads values out of the effective configuration; ``sound`` turns False at the first unusable one."""
-
-    def __init__(self, config: Mapping[str, Any], where: str, findings: Findings) -> None:
-        self._config = config
-        self._where = where
-        self._findings = findings
-        self.sound = True
-
-    def count(self, path: str, minimum: int) -> int:
-        value = value_in(self._config, path)
-        if is_count(value) and minimum <= value <= LARGEST_COUNT:
-            return value
-        self._unusable(path, value, f"a whole number from {minimum} to {LARGEST_COUNT}")
-        return 0
-
-    def number(self, path: str, low: float, high: float) -> float:
-        value = value_in(self._config, path)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
-            return float(value)
-        self._unusable(path, value, f"a number from {low} to {high}")
-        return 0.0
-
-    def text(self, path: str) -> None:
-        value = value_in(self._config, path)
-        if not isinstance(value, str):
-            self._unusable(path, value, "a string")
-
-    def choice(self, path: str, allowed: tuple[Any, ...]) -> Any:
-        value = value_in(self._config, path)
-        if any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
-            return value
-        self._unusable(path, value, ", ".join(map(repr, allowed)))
-        return None
-
-    def _unusable(self, path: str, value: object, allowed: str) -> None:
-        self.sound = False
-        self._findings.add("WRONG_TYPE", f"{self._where}.{path}", f"it says {shown(value)}", allowed=allowed)
-
-
-def value_in(config: Mapping[str, Any], path: str) -> Any:
-    value: Any = config
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value

@@ -45,11 +45,11 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
     from ais_bench_prefix_cache.artifacts.paths import RunPaths
     from ais_bench_prefix_cache.artifacts.rows import read_full_rows
-    from ais_bench_prefix_cache.artifacts.verifying import verify_data_set
     from ais_bench_prefix_cache.artifacts.writing import claimed, update_analysis
     from ais_bench_prefix_cache.commands.console import note, print_json, run_log, warn
     from ais_bench_prefix_cache.errors import ArtifactError, SnapshotError
     from ais_bench_prefix_cache.scenario.effective import service_from_effective, validation_from_effective
+    from ais_bench_prefix_cache.verification import verify_data_set
 
     baseline, after = _read_both(arguments.baseline, arguments.after)
     data_set = verify_data_set(arguments.manifest)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest
     from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
-    from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet
+    from ais_bench_prefix_cache.artifacts.verified_data_set import VerifiedDataSet
     from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve
     from ais_bench_prefix_cache.planning.plan import Plan
     from ais_bench_prefix_cache.scenario.model import Scenario
@@ -51,9 +51,9 @@ def trace_capacity_warnings(scenario: Scenario, curve: CapacityCurve, planned_hi
 
 def check_capacity_warnings(data_set: VerifiedDataSet) -> None:
     """Raises :class:`ArtifactError` where the analysis of a verified text data set does not warn as its rows do."""
+    from ais_bench_prefix_cache.artifacts.document_checks import capacity_warnings_of, compare_exactly
     from ais_bench_prefix_cache.artifacts.documents import is_count
     from ais_bench_prefix_cache.artifacts.findings import Findings, shown
-    from ais_bench_prefix_cache.artifacts.verifying import capacity_warnings_of, compare_exactly
 
     findings = Findings()
     blocks = data_set.manifest["effective_config"]["service"].get("kv_cache_blocks")

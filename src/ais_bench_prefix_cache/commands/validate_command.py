@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
     from typing import Any
 
-    from ais_bench_prefix_cache.artifacts.verifying import ProvenFiles
+    from ais_bench_prefix_cache.artifacts.verified_data_set import ProvenFiles, VerifiedDataSet
 
 DESCRIPTION = (
     "Check every byte, row and figure of a prepared data set: edits, truncations, swapped rows, missing or foreign "
@@ -72,13 +72,22 @@ def _verify(mode: str | None, manifest: Path) -> ProvenFiles:
         from ais_bench_prefix_cache.artifacts.trace_data_set import verify_trace_data_set
 
         return verify_trace_data_set(manifest)
-    from ais_bench_prefix_cache.artifacts.verifying import VerifiedDataSet, verify_data_set
-    from ais_bench_prefix_cache.commands.capacity_check import check_capacity_warnings
+    from ais_bench_prefix_cache.verification import verify_data_set
 
     data_set = verify_data_set(manifest)
-    if data_set.manifest["benchmark_mode"] == "text" and isinstance(data_set, VerifiedDataSet):
+    if data_set.manifest["benchmark_mode"] == "text" and _speaks_of_capacity(data_set):
+        from ais_bench_prefix_cache.commands.capacity_check import check_capacity_warnings
+
         check_capacity_warnings(data_set)
     return data_set
+
+
+def _speaks_of_capacity(data_set: VerifiedDataSet) -> bool:
+    """Whether the configuration says how many blocks the server has, or a warning says that they do not suffice."""
+    from ais_bench_prefix_cache.artifacts.document_checks import capacity_warnings_of
+
+    service = data_set.manifest["effective_config"]["service"]
+    return service.get("kv_cache_blocks") is not None or bool(capacity_warnings_of(data_set.analysis))
 
 
 def _check_deeply(mode: str | None, data_set: Any) -> dict[str, Any]:

@@ -15,15 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.artifacts.documents import digest_problems, is_count, parse_json
-from ais_bench_prefix_cache.artifacts.findings import Findings, shown
-from ais_bench_prefix_cache.artifacts.paths import RunPaths
-from ais_bench_prefix_cache.artifacts.rows import read_full_rows, render_row
-from ais_bench_prefix_cache.artifacts.sources import tokenizer_problem
-from ais_bench_prefix_cache.artifacts.verifying import (
+from ais_bench_prefix_cache.artifacts.document_checks import (
     ConfigReader,
-    FileHashes,
-    VerifiedDataSet,
     check_analysis_claims,
     check_analysis_form,
     check_artifacts_section,
@@ -31,6 +24,13 @@ from ais_bench_prefix_cache.artifacts.verifying import (
     compare_exactly,
     value_in,
 )
+from ais_bench_prefix_cache.artifacts.documents import digest_problems, is_count, parse_json
+from ais_bench_prefix_cache.artifacts.file_hashes import FileHashes
+from ais_bench_prefix_cache.artifacts.findings import Findings, shown
+from ais_bench_prefix_cache.artifacts.paths import RunPaths
+from ais_bench_prefix_cache.artifacts.rows import read_full_rows, render_row
+from ais_bench_prefix_cache.artifacts.sources import tokenizer_problem
+from ais_bench_prefix_cache.artifacts.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.multimodal.image_header import check_whole
 from ais_bench_prefix_cache.multimodal.image_scenarios import IMAGE_SCENARIOS
 from ais_bench_prefix_cache.multimodal.manifest import (

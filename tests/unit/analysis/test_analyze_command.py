@@ -14,13 +14,13 @@ from metric_texts import engine, vllm_text
 
 from ais_bench_prefix_cache.artifacts.data_set import write_data_set
 from ais_bench_prefix_cache.artifacts.paths import RunPaths
-from ais_bench_prefix_cache.artifacts.verifying import verify_data_set
 from ais_bench_prefix_cache.artifacts.writing import claimed
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.planning.plan import Plan
 from ais_bench_prefix_cache.planning.planner import plan_scenario
 from ais_bench_prefix_cache.prompts.prompt_set import BuiltPrompt, CanonicalPrefix, WarmupPrompt
 from ais_bench_prefix_cache.scenario.loading import load_scenario
+from ais_bench_prefix_cache.verification import verify_data_set
 
 SECRET = "sk-not-to-be-seen"
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from ais_bench_prefix_cache.artifacts.paths import RunPaths
-from ais_bench_prefix_cache.artifacts.verifying import verify_data_set
 from ais_bench_prefix_cache.artifacts.writing import update_analysis
 from ais_bench_prefix_cache.errors import ArtifactError
+from ais_bench_prefix_cache.verification import verify_data_set
 
 MODES = ("cold", "warmup")
 FILES = ("full", "requests", "manifest", "analysis")
