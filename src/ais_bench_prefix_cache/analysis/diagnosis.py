@@ -259,6 +259,9 @@ def _speculative(evidence: Evidence) -> Iterator[Finding]:
     short_by_one_each = bool(with_hits) and evidence.hits_short == (with_hits or 0) * block_size
     requests = evidence.requests
     only_one_block = requests is not None and set(requests.shortfalls) == {block_size}
+    # A sum alone may be a coincidence (a reset between two requests makes any sum): the server drafts, which vLLM shows
+    # only then, or its responses lack the block.
+    short_by_one_each = short_by_one_each and (bool(drafts) or only_one_block)
     if not (short_by_one_each and (evidence.excess_queries == 0)) and not evidence.facts.dropped_blocks:
         return
     if requests is not None and requests.mismatched and not only_one_block:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest
     from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
     from ais_bench_prefix_cache.artifacts.verified_data_set import VerifiedDataSet

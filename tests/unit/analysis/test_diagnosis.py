@@ -391,6 +391,11 @@ def test_the_evidence_brings_up_its_finding_alone(code: str, evidence: Evidence,
     assert findings[0].evidence and findings[0].remedy.endswith(".")
 
 
+def test_a_sum_that_lacks_as_many_blocks_as_requests_hit_is_no_speculative_decoding() -> None:
+    """As a real vLLM counted around a reset between two requests: 17 requests with hits, 17 blocks too few."""
+    assert [finding.code for finding in diagnose(counted(1000, 432))] == ["HITS_MISSING"]
+
+
 def test_no_finding_where_theory_equals_the_counter() -> None:
     assert diagnose(EXACT) == []
     assert diagnose(seen(EXACT, [0] + [64] * 9)) == []
