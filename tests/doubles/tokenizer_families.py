@@ -86,8 +86,16 @@ DEEPSEEK = (
 )
 
 
+BLOOM = r" ?[^(\s|[.,!?…。，、।۔،])]+"
+
+
+def split_at(pattern: str, behavior: str, *, invert: bool = False) -> Any:
+    """A ``Split`` pre-tokenizer with a regular expression."""
+    return pre_tokenizers.Split(Regex(pattern), behavior, invert=invert)
+
+
 def _split(pattern: str) -> Any:
-    return pre_tokenizers.Split(Regex(pattern), "isolated")
+    return split_at(pattern, "isolated")
 
 
 def _byte_level(
@@ -143,6 +151,53 @@ def _gemma() -> Tokenizer:
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     return tokenizer
+
+
+def _gemma3() -> Tokenizer:
+    """Like Gemma, with one token across a space, as Gemma 3 has ``>▁</``: here ``.▁How``, which the corpora hold."""
+    definition = json.loads(_gemma().to_str())
+    model = definition["model"]
+    pairs = [(".", "▁How")] if "▁How" in model["vocab"] else [("▁", "H"), ("▁H", "ow"), (".", "▁How")]
+    for pair in pairs:
+        model["vocab"].setdefault("".join(pair), max(model["vocab"].values()) + 1)
+        if list(pair) not in model["merges"]:
+            model["merges"].append(list(pair))
+    return Tokenizer.from_str(json.dumps(definition))
+
+
+def _clip() -> Tokenizer:
+    """CLIP: runs of white space become one space, which no match holds, and words end with ``</w>``."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<|endoftext|>", end_of_word_suffix="</w>"))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+    )
+    words = split_at(r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+", "removed", invert=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    trainer = trainers.BpeTrainer(
+        vocab_size=1200,
+        special_tokens=["<|startoftext|>", "<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        end_of_word_suffix="</w>",
+    )
+    tokenizer.train_from_iterator(TRAINING, trainer)
+    return _with_template(tokenizer, bos="<|startoftext|>", eos="<|endoftext|>")
+
+
+def _spaces_around_dashes() -> Tokenizer:
+    """A normalizer that puts spaces into words: around dashes, and a line's end for a full stop in Chinese."""
+    dashes = normalizers.Sequence(
+        [normalizers.Replace("-", " - "), normalizers.Replace("。", "\n"), normalizers.NFKC()]
+    )
+    return _byte_level(GPT2, normalizer=dashes)
+
+
+def _white_space_removed() -> Tokenizer:
+    """Words apart, their spaces dropped by an expression in place of ``WhitespaceSplit``."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = split_at(r"\s+", "removed")
+    trainer = trainers.WordPieceTrainer(vocab_size=900, special_tokens=["[UNK]", "[CLS]"])
+    tokenizer.train_from_iterator(TRAINING, trainer)
+    return _with_template(tokenizer, bos="[CLS]")
 
 
 def _unigram(*, split: bool = True, normalizer: Any = None, eos: bool = True) -> Tokenizer:
@@ -215,8 +270,13 @@ FAMILIES: dict[str, Callable[[], Tokenizer]] = {
     "metaspace bpe first": lambda: _metaspace_bpe("first"),
     "metaspace bpe never": lambda: _metaspace_bpe("never"),
     "metaspace bpe without split": lambda: _metaspace_bpe("first", split=False),
+    "bloom": lambda: _byte_level(BLOOM),
     "llama2": _llama2,
     "gemma": _gemma,
+    "gemma with a token across a space": _gemma3,
+    "clip": _clip,
+    "byte-level, spaces put around dashes": _spaces_around_dashes,
+    "white space removed by an expression": _white_space_removed,
     "unigram": _unigram,
     "unigram nfkc": lambda: _unigram(normalizer=normalizers.NFKC(), eos=False),
     "unigram without split": lambda: _unigram(split=False),

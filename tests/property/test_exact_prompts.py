@@ -409,6 +409,29 @@ def test_a_python_tokenizer_is_exact(slow_tokenizer_dir: Path, tmp_path: Path, m
         judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 
+def test_a_python_tokenizer_with_a_vocabulary_of_bytes_is_exact(slow_tokenizer_dir: Path, tmp_path: Path) -> None:
+    """As tokenizers on ``tiktoken`` have it (Qwen 1, Hunyuan, Kimi); few words in the corpus, so that it is read."""
+    from transformers import AutoTokenizer
+
+    code = slow_tokenizer_dir / "tokenization_letters.py"
+    text = (
+        code.read_text()
+        .replace("def get_vocab(self):", "def letters(self):")
+        .replace("self.get_vocab()", "self.letters()")
+    )
+    vocabulary = (
+        "    def get_vocab(self):\n        return {k.encode('latin-1'): v for k, v in self.letters().items()}\n"
+    )
+    code.write_text(text.replace("    def letters", vocabulary + "\n    def letters", 1))
+    tokenizer = load_tokenizer(TokenizerConfig(str(slow_tokenizer_dir), 16, None, True))
+    raw = AutoTokenizer.from_pretrained(str(slow_tokenizer_dir), trust_remote_code=True)
+    assert set(map(type, raw.get_vocab())) == {bytes}
+    corpus = corpus_at(tmp_path / "corpus.jsonl", CORPORA["one letter"])
+    plan = plan_of(requests_around_edges(16), block=16)
+    judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
+    assert len(tokenizer.identity()["fingerprint_sha256"]) == 64
+
+
 def test_remote_code_is_not_run_unasked(slow_tokenizer_dir: Path) -> None:
     with pytest.raises(GenerationError) as caught:
         load_tokenizer(TokenizerConfig(str(slow_tokenizer_dir), 16, None, False))

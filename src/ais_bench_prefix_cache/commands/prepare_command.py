@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
@@ -103,6 +104,7 @@ def _prepare_text(scenario: Scenario, *, replace: bool, verify: VerifyMode) -> d
         with collecting():
             tokenizer = load_tokenizer(scenario.tokenizer)
     identity = tokenizer.identity()
+    gc.freeze()  # What is loaded now stays until the end: no search for garbage need go through it.
     prompts = build_prompt_set(scenario, plan, tokenizer, corpus, verify=verify)
     # What is refused before the first prompt has been: only now does a directory come into being.
     with _directory(scenario, "text", replace=replace) as paths, run_log(paths.log("prepare")) as log:

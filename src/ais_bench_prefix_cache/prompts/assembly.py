@@ -231,11 +231,11 @@ class _AssembledPromptSet:
             room_middle.append(min(block, self._seed_tokens - self._after))
         wanted = 2 * groups + len(plan) + int(canonical.sum()) // block
         best: SeedCodes | None = None
-        for step in range(3):
-            # Words of the corpus suffice unless blocks are tiny; then the vocabulary's common words, then all of them.
+        # Words of the corpus suffice unless blocks are tiny; then the vocabulary's common words, then as many as should
+        # do, then all of them.
+        for step, most in enumerate((0, MAX_VOCABULARY_WORDS, max(4 * MAX_VOCABULARY_WORDS, 8 * wanted), None)):
             if step:
-                words = vocabulary_words(self._tokenizer, self._cleaner, common=step == 1)
-                self._table.add(words[:MAX_VOCABULARY_WORDS] if step == 1 else words)
+                self._table.add(vocabulary_words(self._tokenizer, self._cleaner, common=step == 1, most=most))
             candidates = self._table.usable()
             if not step:
                 counts, texts = self._table.counts, self._table.texts

@@ -8,6 +8,7 @@ where that is known to give the same ids.
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import importlib.util
 import inspect
@@ -191,9 +192,9 @@ def load_tokenizer(config: TokenizerConfig) -> PromptTokenizer:
     local = Path(config.path).is_dir()
     if not local:
         _refuse_missing_path(config.path)
-    with _quiet(), _torch_hidden(unless=config.trust_remote_code):
+    with _quiet(), _torch_hidden(unless=config.trust_remote_code), _collection_paused():
         try:
-            from transformers import AutoTokenizer
+            AutoTokenizer = _import_auto_tokenizer()
         except ImportError as error:  # pragma: no cover - transformers is a base dependency
             raise _load_error(config, "TOKENIZER_PACKAGE_MISSING", "transformers cannot be imported", error) from error
         try:
@@ -312,6 +313,42 @@ def _descriptor_1_to_stderr() -> Iterator[None]:
     finally:
         os.dup2(stdout, 1)
         os.close(stdout)
+
+
+def _import_auto_tokenizer() -> Any:
+    """``transformers.AutoTokenizer``, with the package's model files read once.
+
+    Importing the package reads all of them, and its ``models`` read them again, because what was found in more than 128
+    folders is forgotten; the whole, found last, is still known under the path that it was asked for by.
+    """
+    import transformers
+    from transformers.utils import import_utils as imported
+
+    import_utils: Any = imported
+    scan = getattr(import_utils, "create_import_structure_from_path", None)
+    models = Path(transformers.__file__).parent / "models"
+    if scan is not None:
+        import_utils.create_import_structure_from_path = lambda path: scan(
+            models if Path(path) == models / "__init__.py" else path
+        )
+    try:
+        from transformers import AutoTokenizer
+    finally:
+        if scan is not None:
+            import_utils.create_import_structure_from_path = scan
+    return AutoTokenizer
+
+
+@contextlib.contextmanager
+def _collection_paused() -> Iterator[None]:
+    """No search for unreachable cycles while modules and vocabularies, which stay, come into being."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 @contextlib.contextmanager

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MAX_WORD_CHARACTERS = 64
 """Longer runs without a space (Chinese sentences, hashes) are divided, after punctuation where there is some."""
 
+WORDS_ENCODED_TOGETHER = 64
+
 MAX_VOCABULARY_WORDS = 2048
 """Words of the vocabulary that are taken where the corpus has too few."""
 
@@ -124,18 +126,53 @@ class WordTable:
     def add(self, words: Iterable[str]) -> None:
         """Encode the words that are new, each between two anchors."""
         new = [word for word in dict.fromkeys(words) if word not in self.number]
-        head, tail = self.anchor_first, self.anchor_middle
+        keeps = self._cleaner.keeps
         for start in range(0, len(new), 8192):
             part = new[start : start + 8192]
-            encoded = self._tokenizer.encode_plain_batch([f"{self.anchor} {word} {self.anchor}" for word in part])
-            for word, ids in zip(part, encoded, strict=True):
-                inner = tuple(ids[len(head) : len(ids) - len(tail)])
-                whole = (*head, *inner, *tail) == tuple(ids)
-                usable = whole and bool(inner) and self._cleaner.keeps(word)
+            kept = [word for word in part if keeps(word)]
+            encoded = dict(zip(kept, self._encode_between_anchors(kept), strict=True))
+            for word in part:
+                ids = encoded.get(word, ())
                 self.number[word] = len(self.texts)
                 self.texts.append(word)
-                self.ids.append(inner if usable else ())
-                self.counts.append(len(inner) if usable else 0)
+                self.ids.append(ids)
+                self.counts.append(len(ids))
+
+    def _encode_between_anchors(self, words: list[str]) -> list[tuple[int, ...]]:
+        """The ids of each word between two anchors; () where they are not the same as alone, or none.
+
+        Where words provably encode independently, many stand in one text, an anchor between each two, as long as the
+        anchor's id occurs nowhere else.
+        """
+        if len(self.anchor_middle) != 1 or not self._tokenizer.join_proof.proven:
+            return self._encode_alone(words)
+        (separator,) = self.anchor_middle
+        groups = [
+            words[start : start + WORDS_ENCODED_TOGETHER] for start in range(0, len(words), WORDS_ENCODED_TOGETHER)
+        ]
+        texts = [f" {self.anchor} ".join(["", *group, ""])[1:-1] for group in groups]
+        found: list[tuple[int, ...]] = []
+        head = len(self.anchor_first)
+        for group, ids in zip(groups, self._tokenizer.encode_plain_batch(texts), strict=True):
+            inner = ids[head:]
+            if tuple(ids[:head]) != self.anchor_first or inner.count(separator) != len(group):
+                found += self._encode_alone(group)
+                continue
+            position = 0
+            for _ in group:
+                end = inner.index(separator, position)
+                found.append(tuple(inner[position:end]))
+                position = end + 1
+        return found
+
+    def _encode_alone(self, words: list[str]) -> list[tuple[int, ...]]:
+        head, tail = self.anchor_first, self.anchor_middle
+        encoded = self._tokenizer.encode_plain_batch([f"{self.anchor} {word} {self.anchor}" for word in words])
+        found: list[tuple[int, ...]] = []
+        for ids in encoded:
+            inner = tuple(ids[len(head) : len(ids) - len(tail)])
+            found.append(inner if (*head, *inner, *tail) == tuple(ids) else ())
+        return found
 
     def usable(self) -> list[int]:
         """The numbers of all words that may stand in a prompt."""
@@ -216,14 +253,12 @@ def vocabulary_words(
     """
     found: dict[str, None] = {}
     for token, _ in sorted(tokenizer.vocabulary().items(), key=lambda item: item[1]):
-        if token.startswith("▁"):
-            text = token[1:]
-        elif token.startswith("Ġ") or not token.isascii():
+        text = token[1:] if token.startswith(("▁", "Ġ", " ")) else token
+        if common:
+            if not (len(text) >= 3 and text.isascii() and text.isalpha()):
+                continue
+        elif not text.isascii() and not token.startswith("▁"):
             text = _from_byte_level(token).removeprefix(" ")
-        else:
-            text = token.removeprefix(" ")
-        if common and not (len(text) >= 3 and text.isascii() and text.isalpha()):
-            continue
         if text and cleaner.words(text) == [text]:
             found[text] = None
             if len(found) == most:
@@ -231,11 +266,12 @@ def vocabulary_words(
     return list(found)
 
 
-def _byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-ins for the 256 bytes."""
+def _byte_level_alphabet() -> dict[int, str]:
+    """GPT-2's printable stand-ins for the 256 bytes, each with its byte; what is none of them with no byte at all."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    stand_ins = {256 + n: chr(byte) for n, byte in enumerate(others)}
+    return dict.fromkeys(others, "\uffff") | {byte: chr(byte) for byte in printable} | stand_ins
 
 
 _BYTE_LEVEL = _byte_level_alphabet()
@@ -244,6 +280,6 @@ _BYTE_LEVEL = _byte_level_alphabet()
 def _from_byte_level(token: str) -> str:
     """The text of a byte-level token; the token itself where it is none."""
     try:
-        return bytes(_BYTE_LEVEL[character] for character in token).decode("utf-8")
-    except (KeyError, UnicodeDecodeError):
+        return token.translate(_BYTE_LEVEL).encode("latin-1").decode("utf-8")
+    except UnicodeError:
         return token
