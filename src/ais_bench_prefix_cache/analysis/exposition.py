@@ -17,13 +17,15 @@ from typing import NamedTuple
 from ais_bench_prefix_cache.errors import Problem, SnapshotError
 
 _NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*")
-_LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\\n]|\\.)*)"[ \t]*(,|(?=\}))')
-_LABELS_END = re.compile(r"[ \t]*\}")
+_QUOTED = r'"([^"\\\n]*(?:\\.[^"\\\n]*)*)"'
+_LABEL = re.compile(rf"([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*{_QUOTED}")
+_LABELS = re.compile(rf"((?:[ \t]*[a-zA-Z_][a-zA-Z0-9_]*[ \t]*=[ \t]*{_QUOTED}[ \t]*(?:,|(?=\}})))*)[ \t]*\}}")
 # A value, perhaps a time stamp, perhaps an exemplar.
 _VALUE = re.compile(
     r"[ \t]*([+-]?(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[Ii]nf|[Nn]a[Nn]))"
     r"(?:[ \t]+-?[0-9.eE+]+)?[ \t]*(?:#.*)?$"
 )
+_PLAIN_VALUE = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _ESCAPE = re.compile(r"\\(.)")
 _UNESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 _SHOWN = 60
@@ -82,9 +84,13 @@ def parse_exposition(text: str, wanted: Container[str], where: str) -> Expositio
     names: set[str] = set()
     known_labels: dict[str, Mapping[str, str]] = {}
     lines = text.split("\n")
+    unwanted = "\n"
     for number, line in enumerate(lines, 1):
+        if line.startswith(unwanted):
+            continue  # as the line before
         head = line.partition("{")[0]
         if head in names:
+            unwanted = head + "{"
             continue
         if head not in wanted:
             if head.startswith("#"):
@@ -95,7 +101,9 @@ def parse_exposition(text: str, wanted: Container[str], where: str) -> Expositio
             if head not in wanted:
                 names.add(head)
                 continue
-        sample = _parse_sample(line.rstrip("\r"), number, known_labels)
+        sample = _repeating_sample(head, line, number, known_labels)
+        if sample is None:
+            sample = _parse_sample(line.rstrip("\r"), number, known_labels)
         if sample is not None:
             samples.setdefault(head, []).append(sample)
         elif number < len(lines):
@@ -134,6 +142,15 @@ def _read_help(line: str, wanted: Container[str], helps: dict[str, str]) -> None
         helps[name] = sentence
 
 
+def _repeating_sample(
+    name: str, line: str, number: int, known_labels: Mapping[str, Mapping[str, str]]
+) -> Sample | None:
+    """The sample of a line with a label list that is known, a plain value and nothing else; None for any other."""
+    end = line.rfind("} ") + 1
+    labels, value = known_labels.get(line[len(name) : end]), line[end + 1 :]
+    return Sample(name, labels, float(value), number) if labels is not None and _PLAIN_VALUE.fullmatch(value) else None
+
+
 def _parse_sample(line: str, number: int, known_labels: dict[str, Mapping[str, str]]) -> Sample | None:
     """None for a line that is not a sample. ``known_labels`` remembers label lists: most lines repeat one."""
     match = _NAME.match(line)
@@ -160,15 +177,16 @@ def _parse_sample(line: str, number: int, known_labels: dict[str, Mapping[str, s
 
 def _parse_labels(line: str, position: int) -> tuple[dict[str, str], int] | None:
     """The labels that begin at ``position`` (after the brace), and where the closing brace ends."""
-    labels: dict[str, str] = {}
-    while (label := _LABEL.match(line, position)) is not None:
-        key, value, _ = label.groups()
-        if key in labels:
-            return None
-        labels[key] = _ESCAPE.sub(_unescape, value) if "\\" in value else value
-        position = label.end()
-    end = _LABELS_END.match(line, position)
-    return (labels, end.end()) if end else None
+    whole = _LABELS.match(line, position)
+    if whole is None:
+        return None
+    found = _LABEL.findall(whole.group(1))
+    labels = dict(found)
+    if len(labels) < len(found):
+        return None
+    if "\\" in whole.group(1):
+        labels = {key: _ESCAPE.sub(_unescape, value) for key, value in labels.items()}
+    return labels, whole.end()
 
 
 def _unescape(match: re.Match[str]) -> str:
@@ -178,9 +196,9 @@ def _unescape(match: re.Match[str]) -> str:
 
 def _without_repeats(found: list[Sample], where: str, problems: list[Problem]) -> tuple[Sample, ...]:
     """Drop exact repeats of a series; two different values for one series are a problem."""
-    first: dict[tuple[tuple[str, str], ...], Sample] = {}
+    first: dict[frozenset[tuple[str, str]], Sample] = {}
     for sample in found:
-        known = first.setdefault(tuple(sorted(sample.labels.items())), sample)
+        known = first.setdefault(frozenset(sample.labels.items()), sample)
         if known is not sample and repr(known.value) != repr(sample.value):
             problems.append(
                 Problem(

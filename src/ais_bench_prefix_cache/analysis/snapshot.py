@@ -95,6 +95,7 @@ _WANTED = _all_names()
 # SGLang counts a request by its sources or, where it does not know them, all of it under "total" (never both); versions
 # before the label have none.
 _LOCAL_SOURCES = frozenset({"device", "total", ""})
+_INTEGER = re.compile(r"[0-9]{1,18}")
 _TRAILING_DIGITS = re.compile(r"([0-9]{1,9})$")
 
 
@@ -547,7 +548,7 @@ def _model(sample: Sample) -> str:
 def _cache_config(labels: Mapping[str, str]) -> CacheConfig:
     def integer(name: str) -> int | None:
         text = labels.get(name, "")
-        return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+        return int(text) if _INTEGER.fullmatch(text) else None
 
     block_size = integer("effective_attention_block_size") or integer("block_size")
     caching = labels.get("enable_prefix_caching", "").lower()
