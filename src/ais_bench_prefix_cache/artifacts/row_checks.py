@@ -29,42 +29,34 @@ TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
     from typing import Any, BinaryIO
 
-_QUESTION_BEGIN = b', "question": '
-_QUESTION_END = b', "answer": "none", "gsm_indices": ['
-_HEAD_FORMAT = (
+# The parts of a row in their order: place, lengths, question, corpus references, digests, claims, divergence.
+_PLACE_FORMAT = (
     b'{"request_id": "request-%08d", "sequence_index": %d, "group_id": "group-%d"'
     b', "occurrence_index_within_group": %d, "dp_rank": %b, "lane_sequence": %b'
-    b', "target_input_tokens": %d, "actual_input_tokens": %d, "max_tokens": %d'
+)
+_GROUP_BEGIN = b', "group_id": "group-'
+_LENGTHS_BEGIN = b', "target_input_tokens": '
+_LENGTHS_FORMAT = (
+    _LENGTHS_BEGIN + b'%d, "actual_input_tokens": %d, "max_tokens": %d'
     b', "shared_prefix_tokens": %d, "seed_tokens": %d, "natural_suffix_tokens": %d'
 )
-_HEAD_FIELDS = _HEAD_FORMAT.split(b", ")
-_GROUP_FIELD, _TOKENS_FIELD, _MAX_TOKENS_FIELD, _SHARED_FIELD = 2, 6, 8, 9
-_GROUP_AT = _HEAD_FIELDS[_GROUP_FIELD].index(b"%")
-_TOKENS_AT = _HEAD_FIELDS[_TOKENS_FIELD].index(b"%")
-_MAX_TOKENS_AT = _HEAD_FIELDS[_MAX_TOKENS_FIELD].index(b"%")
-_SHARED_AT = _HEAD_FIELDS[_SHARED_FIELD].index(b"%")
+_QUESTION_BEGIN = b', "question": '
+_QUESTION_END = b', "answer": "none", "gsm_indices": ['
 _DIGESTS_BEGIN = b', "canonical_prefix_sha256": "'
 _SEED_BEGIN = b'", "seed_sha256": "'
-_RANDOM_SEED_BEGIN = b'", "request_random_seed": '
 _SEED_AT = len(_DIGESTS_BEGIN) + 64 + len(_SEED_BEGIN)
+_RANDOM_SEED_BEGIN = b'", "request_random_seed": '
 _RANDOM_SEED_AT = _SEED_AT + 64 + len(_RANDOM_SEED_BEGIN)
-_DIVERGENCE_BEGIN = b', "divergence_block_sha256": "'
-_TAIL_END = b'", "divergence_unique": true, "collision_status": "pass"}\n'
-_DIVERGENCE_AT = -len(_TAIL_END) - 64
-_TAIL_FORMAT = (
-    _DIGESTS_BEGIN
-    + b"%b"
-    + _SEED_BEGIN
-    + b"%b"
-    + _RANDOM_SEED_BEGIN
-    + b'%d, "watermark_before": %d, "theoretical_hit_tokens": %d, "watermark_after": %d, "theoretical_hit_rate": %b'
-    + _DIVERGENCE_BEGIN
-    + b"%b"
-    + _TAIL_END
+_CLAIMS_FORMAT = (
+    b', "watermark_before": %d, "theoretical_hit_tokens": %d, "watermark_after": %d, "theoretical_hit_rate": %b'
+    b', "divergence_block_sha256": "'
 )
+_ROW_END = b'", "divergence_unique": true, "collision_status": "pass"}\n'
+_DIVERGENCE_AT = -len(_ROW_END) - 64
 _HEXADECIMAL = b"0123456789abcdef"
-_LARGEST_NUMBER = 10**18
-_LARGEST_RANDOM_SEED = 10**39
+_LARGEST_NUMBER, _LARGEST_DIGITS = 10**18, 39
+_REMEMBERED = 1 << 14
+"""Rows repeat each other's lengths, claims and references; so many of them are known at a time."""
 
 # The scanner of the json module, in C where there is one: it only looks for the end of a string and its escapes.
 _scan_string: Callable[[str, int], tuple[str, int]] = json.decoder.scanstring  # type: ignore[attr-defined]
@@ -127,7 +119,6 @@ class _Expected:
 
     def __init__(
         self,
-        *,
         occurrence: int,
         dp_rank: int | None,
         lane_sequence: int | None,
@@ -139,8 +130,7 @@ class _Expected:
         self.dp_rank = dp_rank
         self.lane_sequence = lane_sequence
         self.watermark_before = watermark
-        self.hit_tokens = min(shared, watermark)
-        self.watermark_after = max(shared, watermark)
+        self.hit_tokens, self.watermark_after = (shared, watermark) if shared < watermark else (watermark, shared)
         self.capacity = capacity
 
 
@@ -192,62 +182,56 @@ class _Replay:
             groups=self._groups,
             ranks=self._ranks,
         )
-        self._seeds = array("Q")
-        self._divergences = array("Q")
+        self._digests_begin = [_DIGESTS_BEGIN + digest.encode() + _SEED_BEGIN for digest, _ in rules.canonical_prefixes]
+        self._input_lengths, self._output_lengths = self._theory.input_lengths, self._theory.output_lengths
+        self._seeds = array("q")
+        self._divergences = array("q")
 
     def accept(self, line: bytes, number: int) -> bytes | None:
         """Add up a row that is right in every byte and return the line that must stand in the other file.
 
         None, and nothing added up, for any other row.
         """
-        begin, end = line.find(_QUESTION_BEGIN), line.rfind(_QUESTION_END)
-        middle = line.find(_DIGESTS_BEGIN, end)
-        head, question = line[:begin], line[begin + len(_QUESTION_BEGIN) : end]
-        references, tail = line[end + len(_QUESTION_END) : middle], line[middle:]
-        try:
-            fields = head.split(b", ")
-            group = int(fields[_GROUP_FIELD][_GROUP_AT:-1])
-            tokens = int(fields[_TOKENS_FIELD][_TOKENS_AT:])
-            max_tokens = int(fields[_MAX_TOKENS_FIELD][_MAX_TOKENS_AT:])
-            shared = int(fields[_SHARED_FIELD][_SHARED_AT:])
-            random_seed = int(tail[_RANDOM_SEED_AT : tail.index(b",", _RANDOM_SEED_AT)])
-        except (IndexError, ValueError):
-            return None
         rules = self._rules
-        if (
-            not 0 <= group < len(self._groups)
-            or not 0 < tokens < _LARGEST_NUMBER
-            or not 0 < max_tokens < _LARGEST_NUMBER
-            or not 0 <= shared < tokens
-            or not 0 <= random_seed < _LARGEST_RANDOM_SEED
-        ):
+        begin, end = line.find(_QUESTION_BEGIN), line.rfind(_QUESTION_END)
+        place_end, middle = line.find(_LENGTHS_BEGIN, 0, begin), line.find(_DIGESTS_BEGIN, end)
+        lengths = _lengths_in(line[place_end:begin], rules.seed_tokens)
+        if lengths is None or middle < end:
+            return None
+        tokens, max_tokens, shared = lengths
+        place, tail = line[:place_end], line[middle:]
+        try:
+            group_at = place.index(_GROUP_BEGIN) + len(_GROUP_BEGIN)
+            group = int(place[group_at : place.index(b'"', group_at)])
+            random_seed_end = tail.index(b",", _RANDOM_SEED_AT)
+        except ValueError:
+            return None
+        if not 0 <= group < len(self._groups):
             return None
         expected = self._expect(group, tokens, shared)
-        suffix_tokens = tokens - shared - rules.seed_tokens
         rank = b"null" if expected.dp_rank is None else b"%d" % expected.dp_rank
         lane = b"null" if expected.lane_sequence is None else b"%d" % expected.lane_sequence
-        places = (number - 1, number - 1, group, expected.occurrence, rank, lane)
-        lengths = (tokens, tokens, max_tokens, shared, rules.seed_tokens, suffix_tokens)
         seed_sha256 = tail[_SEED_AT : _SEED_AT + 64]
+        random_seed = tail[_RANDOM_SEED_AT:random_seed_end]
         divergence_sha256 = tail[_DIVERGENCE_AT : _DIVERGENCE_AT + 64]
-        digests = (rules.canonical_prefixes[group][0].encode(), seed_sha256)
-        hit_rate = repr(rate(expected.hit_tokens, tokens)).encode()
-        claims = (expected.watermark_before, expected.hit_tokens, expected.watermark_after, hit_rate)
+        claims = _claims(expected.watermark_before, expected.hit_tokens, expected.watermark_after, tokens)
+        digests = self._digests_begin[group] + seed_sha256 + _RANDOM_SEED_BEGIN + random_seed
+        question = line[begin + len(_QUESTION_BEGIN) : end]
         if (
-            head != _HEAD_FORMAT % (*places, *lengths)
-            or tail != _TAIL_FORMAT % (*digests, random_seed, *claims, divergence_sha256)
+            place != _PLACE_FORMAT % (number - 1, number - 1, group, expected.occurrence, rank, lane)
+            or tail != digests + claims + divergence_sha256 + _ROW_END
             or shared % rules.block_size
             or shared > expected.capacity
-            or suffix_tokens < 0
             or seed_sha256.strip(_HEXADECIMAL)
-            or divergence_sha256.strip(_HEXADECIMAL)
-            or not _are_corpus_references(references)
+            or (divergence_sha256 != seed_sha256 and divergence_sha256.strip(_HEXADECIMAL))
+            or not _is_decimal(random_seed)
+            or not _are_corpus_references(line[end + len(_QUESTION_END) : middle])
             or not _is_json_string(question)
         ):
             return None
         self._add_up(group, tokens, max_tokens, shared, expected, seed_sha256, divergence_sha256)
         if rules.output_key is None:
-            return b'{"question": %b, "answer": "none"}\n' % question
+            return b'{"question": ' + question + b', "answer": "none"}\n'
         return b'{"question": %b, "answer": "none", "%b": %d}\n' % (question, rules.output_key.encode(), max_tokens)
 
     def check(self, row: Mapping[str, Any], number: int) -> None:
@@ -296,14 +280,7 @@ class _Replay:
         else:
             lane, rank = divmod(occurrence, rules.dp_size)
             watermark = self._watermarks.get((group, rank), 0)
-        return _Expected(
-            occurrence=occurrence,
-            dp_rank=rank,
-            lane_sequence=lane,
-            watermark=watermark,
-            shared=shared,
-            capacity=capacity,
-        )
+        return _Expected(occurrence, rank, lane, watermark, shared, capacity)
 
     def _add_up(
         self,
@@ -329,10 +306,10 @@ class _Replay:
             group.max_hit_tokens += min(capacity, reachable)
             self._watermarks[number, rank] = expected.watermark_after
             self._reachable_watermarks[number, rank] = max(capacity, reachable)
-        self._theory.input_lengths[tokens] += 1
-        self._theory.output_lengths[max_tokens] += 1
-        self._seeds.append(int(seed_sha256[:16], 16))
-        self._divergences.append(int(divergence_sha256[:16], 16))
+        self._input_lengths[tokens] += 1
+        self._output_lengths[max_tokens] += 1
+        self._seeds.append(hash(seed_sha256))
+        self._divergences.append(hash(divergence_sha256))
 
     def finish(self) -> Theory:
         """Check what only all rows together show."""
@@ -383,18 +360,46 @@ def _decimal_ratio(number: float) -> tuple[int, int]:
     return (digits * 10**shift, 1) if shift >= 0 else (digits, 10**-shift)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(_REMEMBERED)
+def _lengths_in(content: bytes, seed_tokens: int) -> tuple[int, int, int] | None:
+    """(input tokens, output tokens, shared tokens) that a row says, or None where they do not fit each other."""
+    try:
+        tokens, _, max_tokens, shared, _, _ = (int(field.rpartition(b" ")[2]) for field in content.split(b", ")[1:])
+    except ValueError:
+        return None
+    suffix_tokens = tokens - shared - seed_tokens
+    if suffix_tokens < 0 or shared < 0 or not 0 < tokens < _LARGEST_NUMBER or not 0 < max_tokens < _LARGEST_NUMBER:
+        return None
+    written = _LENGTHS_FORMAT % (tokens, tokens, max_tokens, shared, seed_tokens, suffix_tokens)
+    return (tokens, max_tokens, shared) if content == written else None
+
+
+@lru_cache(_REMEMBERED)
+def _claims(watermark_before: int, hit_tokens: int, watermark_after: int, tokens: int) -> bytes:
+    """What a row must say about its hits."""
+    hit_rate = repr(rate(hit_tokens, tokens)).encode()
+    return _CLAIMS_FORMAT % (watermark_before, hit_tokens, watermark_after, hit_rate)
+
+
+@lru_cache(_REMEMBERED)
 def _are_corpus_references(content: bytes) -> bool:
     """Whether ``content`` is ``1, 2], "gsm_hashes": ["…", "…"]``: row numbers, and as many digests."""
-    form = re.fullmatch(
-        rb'((?:(?:0|[1-9][0-9]{0,17})(?:, (?:0|[1-9][0-9]{0,17}))*)?)\], "gsm_hashes": '
-        rb'\[((?:"[0-9a-f]{64}"(?:, "[0-9a-f]{64}")*)?)\]',
-        content,
+    indices, separator, digests = content[:-1].partition(b'], "gsm_hashes": [')
+    numbers, hashes = (each.split(b", ") if each else [] for each in (indices, digests))
+    return (
+        bool(separator)
+        and content.endswith(b"]")
+        and len(numbers) == len(hashes)
+        and all(map(_is_decimal, numbers))
+        and all(
+            len(each) == 66 and each[:1] == each[-1:] == b'"' and not each[1:-1].strip(_HEXADECIMAL) for each in hashes
+        )
     )
-    if form is None:
-        return False
-    indices, digests = form.groups()
-    return indices.count(b",") == digests.count(b",") and bool(indices) == bool(digests)
+
+
+def _is_decimal(digits: bytes) -> bool:
+    """Whether ``digits`` are a number from 0 up as JSON writes it, of at most 39 digits."""
+    return digits.isdigit() and len(digits) <= _LARGEST_DIGITS and (digits[:1] != b"0" or digits == b"0")
 
 
 def _is_json_string(content: bytes) -> bool:
