@@ -14,8 +14,16 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.artifacts.documents import digest_problems, is_count, parse_json, read_document
+from ais_bench_prefix_cache.artifacts.document_checks import ConfigReader, compare_exactly, value_in
+from ais_bench_prefix_cache.artifacts.documents import (
+    digest_problems,
+    is_count,
+    is_sha256,
+    parse_json,
+    read_document,
+)
 from ais_bench_prefix_cache.artifacts.findings import Findings, shown
+from ais_bench_prefix_cache.artifacts.manifest import tokenizer_keys
 from ais_bench_prefix_cache.artifacts.rows import ANSWER
 from ais_bench_prefix_cache.artifacts.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.distribution_files import (
@@ -34,6 +42,9 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
 
 BATCH_PROMPTS = 64
+CONFIGURED_TOKENIZER_KEYS = ("path", "block_size", "revision", "trust_remote_code")
+TOKENIZER_KEYS = (*tokenizer_keys("mm"), "block_size")
+ARTIFACT_KEYS = ("name", "path", "rows", "bytes", "sha256")
 _COUNT_KEYS = (
     "target_token_length",
     "actual_token_length",
@@ -71,13 +82,12 @@ def verify_distribution(manifest_path: Path) -> VerifiedDistribution:
     findings.extend(digest_problems(manifest_path, manifest, content, what="manifest"))
     findings.raise_if_any()
     where = manifest_path.name
+    _check_form(manifest, where, findings)
+    findings.raise_if_any()
     artifacts = manifest["artifacts"]
-    try:
-        paths = DistributionPaths.of_manifest(manifest_path, artifacts["requests"]["name"])
-        names = (artifacts["requests"]["name"], artifacts["prefixes"]["name"], manifest_path.name)
-        rules = _Rules.of(manifest)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(Problem("MANIFEST_FORM", where, f"it lacks a figure or a name: {error}")) from None
+    paths = DistributionPaths.of_manifest(manifest_path, artifacts["requests"]["name"])
+    names = (artifacts["requests"]["name"], artifacts["prefixes"]["name"], manifest_path.name)
+    rules = _Rules.of(manifest)
     if names != tuple(path.name for path in paths.files):
         findings.add(
             "WRONG_VALUE",
@@ -101,10 +111,61 @@ def verify_distribution(manifest_path: Path) -> VerifiedDistribution:
         ),
     }
     for key, section in expected.items():
-        for name, value in section.items():
-            _compare(f"{where}: {key}.{name}", value, manifest[key].get(name), findings)
+        compare_exactly(section, manifest[key], f"{where}: {key}", findings)
     findings.raise_if_any()
     return VerifiedDistribution(manifest, paths, totals.rows)
+
+
+def _check_form(manifest: Mapping[str, Any], where: str, findings: Findings) -> None:
+    """Types and keys of everything in the manifest that rows cannot prove."""
+    compare_exactly("prepared", manifest["status"], f"{where}: status", findings)
+    for key, known in (
+        ("plugin_version", isinstance(manifest["plugin_version"], str)),
+        ("corpus_sha256", is_sha256(manifest["corpus_sha256"])),
+    ):
+        if not known:
+            findings.add("WRONG_TYPE", f"{where}: {key}", f"it says {shown(manifest[key])}")
+    config = ConfigReader(manifest["effective_config"], f"{where}: effective_config", findings)
+    config.number("repeat_rate", 0, 1)
+    config.count("prefix_count", 1)
+    config.choice("prefix_algorithm", ("uniform", "zipf"))
+    config.choice("tokenizer.trust_remote_code", (True, False))
+    block_size = config.count("tokenizer.block_size", 1)
+    for path in ("corpus.path", "tokenizer.path"):
+        config.text(path)
+    configured = value_in(manifest["effective_config"], "tokenizer")
+    if not isinstance(configured, dict) or tuple(configured) != CONFIGURED_TOKENIZER_KEYS:
+        allowed = ", ".join(CONFIGURED_TOKENIZER_KEYS)
+        findings.add(
+            "MISSING_KEY", f"{where}: effective_config.tokenizer", "it does not have its keys", allowed=allowed
+        )
+    if not isinstance(manifest["tokenizer"], dict) or tuple(manifest["tokenizer"]) != TOKENIZER_KEYS:
+        allowed = ", ".join(TOKENIZER_KEYS)
+        findings.add("MISSING_KEY", f"{where}: tokenizer", "it does not have its keys", allowed=allowed)
+    stated = ConfigReader(manifest["tokenizer"], f"{where}: tokenizer", findings)
+    stated.choice("path", (value_in(manifest["effective_config"], "tokenizer.path"),))
+    stated.choice("revision", (value_in(manifest["effective_config"], "tokenizer.revision"),))
+    stated.text("class")
+    if not is_sha256(value_in(manifest["tokenizer"], "fingerprint_sha256")):
+        findings.add("WRONG_TYPE", f"{where}: tokenizer.fingerprint_sha256", "it is not a SHA-256")
+    compare_exactly(
+        block_size, value_in(manifest["tokenizer"], "block_size"), f"{where}: tokenizer.block_size", findings
+    )
+    for path in (
+        "tokenizer.vocab_size",
+        "requests.count",
+        "prefix_cache.reachable_prefix_tokens",
+        "prefix_cache.replay_hit_tokens",
+    ):
+        if not is_count(value_in(manifest, path)):
+            findings.add("WRONG_TYPE", f"{where}: {path}", f"it says {shown(value_in(manifest, path))}")
+    for key in ("requests", "prefixes"):
+        entry = value_in(manifest["artifacts"], key)
+        if not isinstance(entry, dict) or tuple(entry) != ARTIFACT_KEYS:
+            allowed = ", ".join(ARTIFACT_KEYS)
+            findings.add("MISSING_KEY", f"{where}: artifacts.{key}", "it does not have its keys", allowed=allowed)
+        elif not isinstance(entry["name"], str) or not isinstance(entry["path"], str):
+            findings.add("WRONG_TYPE", f"{where}: artifacts.{key}", "its name or its path is not a string")
 
 
 def check_distribution_deeply(data_set: VerifiedDistribution, tokenizer: PromptTokenizer) -> dict[str, Any]:
@@ -160,11 +221,9 @@ class _Rules:
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> _Rules:
         config = manifest["effective_config"]
-        block_size, window = config["tokenizer"]["block_size"], config["prefix_count"]
-        if not (is_count(block_size) and block_size and is_count(window) and window):
-            raise ValueError("block_size and prefix_count must be positive")
-        unique = manifest["prefix_cache"]["unique_seed_marker_tokens"]
-        return cls(block_size, window, bool(unique), str(manifest["artifacts"]["prefixes"]["name"]))
+        unique = manifest["prefix_cache"].get("unique_seed_marker_tokens")
+        origins_name = manifest["artifacts"]["prefixes"]["name"]
+        return cls(config["tokenizer"]["block_size"], config["prefix_count"], unique is True, origins_name)
 
 
 @dataclass

@@ -150,7 +150,7 @@ def _row_rules(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings)
         config.text(path)
     config.choice("tokenizer.trust_remote_code", (True, False))
     names = value_in(effective, "multimodal.scenarios")
-    if not isinstance(names, list) or len(names) != 1 or names[0] not in IMAGE_SCENARIOS:
+    if names not in [[name] for name in IMAGE_SCENARIOS]:
         findings.add(
             "WRONG_TYPE",
             f"{where}.multimodal.scenarios",
@@ -177,7 +177,8 @@ def _check_dataset(paths: RunPaths, manifest: Mapping[str, Any], rules: _RowRule
         findings.add("MISSING_KEY", where, "it does not have its keys", allowed=allowed)
         return None
     place = f"{where}.{rules.name}"
-    recorded = value_in(manifest.get("artifacts", {}), "requests") or {}
+    recorded = value_in(manifest.get("artifacts", {}), "requests")
+    recorded = recorded if isinstance(recorded, dict) else {}
     for key in ("path", "sha256", "rows"):
         compare_exactly(recorded.get(key), dataset[key], f"{place}.{key}", findings)
     images = IMAGE_SCENARIOS[rules.name].images
