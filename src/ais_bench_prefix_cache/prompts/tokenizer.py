@@ -328,8 +328,8 @@ def _import_auto_tokenizer() -> Any:
     scan = getattr(import_utils, "create_import_structure_from_path", None)
     models = Path(transformers.__file__).parent / "models"
     if scan is not None:
-        import_utils.create_import_structure_from_path = lambda path: scan(
-            models if Path(path) == models / "__init__.py" else path
+        import_utils.create_import_structure_from_path = lambda path, *rest, **options: scan(
+            models if path == str(models / "__init__.py") else path, *rest, **options
         )
     try:
         from transformers import AutoTokenizer
