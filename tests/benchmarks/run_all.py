@@ -25,13 +25,13 @@ SECTIONS = (
     ("Replaying a cache", "bench_replay"),
     ("Prompts on demand", "bench_prompt_sources"),
 )
-TAKE_TURNS = ("bench_start_up", "bench_prepare", "bench_inspect", "bench_validate")
+TAKE_TURNS = ("bench_prepare", "bench_inspect", "bench_validate")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, help="also write the tables to this file")
-    parser.add_argument("--quick", action="store_true", help="one turn where commands take turns")
+    parser.add_argument("--quick", action="store_true", help="one turn where long commands take turns")
     arguments = parser.parse_args()
     compile_sources()
     parts: list[str] = []

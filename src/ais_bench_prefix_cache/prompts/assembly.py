@@ -426,15 +426,47 @@ class _AssembledPromptSet:
     # ---- formal prompts ---------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[BuiltPrompt]:
+        if self._verify_whole and self.proof.proven:
+            yield from self._checked_beside()
+            return
+        used_blocks = set(self._used_blocks)
+        # Numbers that drafts cannot reach: they skip at most the forbidden ones.
+        retry_number = self._first_number + len(self._plan) + self._codes.forbidden
+        for drafts in self._drafts():
+            if self.proof.proven:
+                self._check_seeds(drafts)
+                exact = drafts
+            else:
+                exact, retry_number = self._made_exact(drafts, used_blocks, retry_number)
+            yield from map(self._finish, exact)
+
+    def _checked_beside(self) -> Iterator[BuiltPrompt]:
+        """The prompts, each encoded whole, while those before it are used and those after it are made.
+
+        Encoding needs no interpreter lock: one thread is enough for all cores to work.
+        """
+        from concurrent.futures import Future, ThreadPoolExecutor
+
+        waiting: tuple[list[_Draft], Future[list[list[int]]]] | None = None
+        with ThreadPoolExecutor(1) as encoder:
+            for drafts in self._drafts():
+                encoded = encoder.submit(self._tokenizer.encode_batch, [draft.text for draft in drafts])
+                if waiting is not None:
+                    self._check_whole(waiting[0], waiting[1].result())
+                    yield from map(self._finish, waiting[0])
+                waiting = drafts, encoded
+            if waiting is not None:
+                self._check_whole(waiting[0], waiting[1].result())
+                yield from map(self._finish, waiting[0])
+
+    def _drafts(self) -> Iterator[list[_Draft]]:
+        """The plan's prompts as they are put together, in batches that are checked at once."""
         plan = self._plan
         readers = [
             self._reader(stream, reshuffle=True) if stream in (0, *self._stream_of_group) else None
             for stream in range(len(self._selections))
         ]
-        used_blocks = set(self._used_blocks)
         number = self._first_number
-        # Numbers that the loop below cannot reach: it skips at most the forbidden ones.
-        retry_number = number + len(plan) + self._codes.forbidden
         total = len(plan)
         start = 0
         while start < total:
@@ -454,11 +486,7 @@ class _AssembledPromptSet:
                 number += 1
                 reader = readers[self._stream_of_group[group]]
                 drafts.append(self._draft(index, group, shared, input_tokens, value, request_seed, reader))
-            if self.proof.proven:
-                self._check(drafts)
-            else:
-                drafts, retry_number = self._made_exact(drafts, used_blocks, retry_number)
-            yield from map(self._finish, drafts)
+            yield drafts
             start = stop
 
     def _batch_end(self, start: int, total: int) -> int:
@@ -550,15 +578,15 @@ class _AssembledPromptSet:
             request_random_seed=request_seed,
         )
 
-    def _check(self, drafts: list[_Draft]) -> None:
-        """Re-encode each seed with its joins, or each prompt whole."""
-        if not self._verify_whole:
-            encoded = self._tokenizer.encode_plain_batch([draft.window for draft in drafts])
-            for draft, ids in zip(drafts, encoded, strict=True):
-                if ids != draft.window_ids:
-                    raise self._not_exact(f"the seed of request {draft.sequence_index} is not encoded as its words are")
-            return
-        encoded = self._tokenizer.encode_batch([draft.text for draft in drafts])
+    def _check_seeds(self, drafts: list[_Draft]) -> None:
+        """Re-encode each seed with its joins."""
+        encoded = self._tokenizer.encode_plain_batch([draft.window for draft in drafts])
+        for draft, ids in zip(drafts, encoded, strict=True):
+            if ids != draft.window_ids:
+                raise self._not_exact(f"the seed of request {draft.sequence_index} is not encoded as its words are")
+
+    def _check_whole(self, drafts: list[_Draft], encoded: list[list[int]]) -> None:
+        """The ids of whole prompts against what was planned."""
         for draft, ids in zip(drafts, encoded, strict=True):
             problem = self._problem_of(draft, ids)
             if problem:
