@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LARGEST_COUNT = 1_000_000
 """A configured number above this is not believed."""
-_ROW_FILE_KEYS = ("name", "path", "rows", "bytes", "sha256")
+ROW_FILE_KEYS = ("name", "path", "rows", "bytes", "sha256")
 ANALYSIS_STATUSES = ("prepared", "complete", "analyzed")
 CAPACITY_WARNING = "CACHE_TOO_SMALL"
 
@@ -53,8 +53,12 @@ def check_manifest_form(
             findings.add("WRONG_TYPE", f"{where}: {key}", "it is not a SHA-256 in hexadecimal digits")
     if not isinstance(manifest.get("plugin_version"), str):
         findings.add("WRONG_TYPE", f"{where}: plugin_version", "it is not a string")
+    check_tokenizer_section(manifest, manifest_format.tokenizer_keys(manifest["benchmark_mode"]), where, findings)
+
+
+def check_tokenizer_section(manifest: Mapping[str, Any], keys: tuple[str, ...], where: str, findings: Findings) -> None:
+    """The ``keys`` of the manifest's tokenizer, their types, and what the configuration says of it, too."""
     tokenizer = manifest.get("tokenizer")
-    keys = manifest_format.tokenizer_keys(manifest["benchmark_mode"])
     if not isinstance(tokenizer, dict) or tuple(tokenizer) != keys:
         findings.add("MISSING_KEY", f"{where}: tokenizer", "it does not have its keys", allowed=", ".join(keys))
         return
@@ -64,7 +68,7 @@ def check_manifest_form(
         findings.add("WRONG_TYPE", f"{where}: tokenizer.class", "it is not a string")
     if not is_count(tokenizer["vocab_size"]):
         findings.add("WRONG_TYPE", f"{where}: tokenizer.vocab_size", "it is not a whole number")
-    configured = config.get("tokenizer")
+    configured = value_in(manifest, "effective_config.tokenizer")
     configured = configured if isinstance(configured, dict) else {}
     for key in ("path", "revision", "block_size") if "block_size" in keys else ("path", "revision"):
         compare_exactly(configured.get(key), tokenizer[key], f"{where}: tokenizer.{key}", findings)
@@ -87,7 +91,7 @@ def check_artifacts_section(
         return
     for key, path in files.items():
         entry, place = artifacts[key], f"{where}.{key}"
-        keys = ("name", "path", "bytes", "sha256_at_prepare") if key == "analysis" else _ROW_FILE_KEYS
+        keys = ("name", "path", "bytes", "sha256_at_prepare") if key == "analysis" else ROW_FILE_KEYS
         if not isinstance(entry, dict) or tuple(entry) != keys:
             findings.add("MISSING_KEY", place, "it does not have its keys", allowed=", ".join(keys))
             continue

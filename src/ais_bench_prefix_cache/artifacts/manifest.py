@@ -46,7 +46,7 @@ INSPECTED_KEYS = (
     "inspect",
     "content_sha256",
 )
-PREPARED_KEYS = (
+SOURCE_KEYS = (
     "schema_version",
     "plugin_version",
     "status",
@@ -58,6 +58,10 @@ PREPARED_KEYS = (
     "effective_config_sha256",
     "corpus_sha256",
     "tokenizer",
+)
+"""What prepared data sets of text and of traces begin with: who made them, from what."""
+PREPARED_KEYS = (
+    *SOURCE_KEYS,
     "requests",
     "prefix_cache",
     "groups",

@@ -32,6 +32,7 @@ from ais_bench_prefix_cache.artifacts.documents import (
 from ais_bench_prefix_cache.artifacts.file_hashes import FileHashes
 from ais_bench_prefix_cache.artifacts.findings import Findings, shown
 from ais_bench_prefix_cache.artifacts.manifest import (
+    SOURCE_KEYS,
     artifacts_section,
     identity_problems,
     manifest_identity,
@@ -67,17 +68,7 @@ ROW_KEYS = (
     "trace_hash_ids",
 )
 MANIFEST_KEYS = (
-    "schema_version",
-    "plugin_version",
-    "status",
-    "benchmark_mode",
-    "run_id",
-    "scenario_path",
-    "scenario_sha256",
-    "effective_config",
-    "effective_config_sha256",
-    "corpus_sha256",
-    "tokenizer",
+    *SOURCE_KEYS,
     "trace",
     "requests",
     "theory",

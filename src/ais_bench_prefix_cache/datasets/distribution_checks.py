@@ -14,7 +14,13 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.artifacts.document_checks import ConfigReader, compare_exactly, value_in
+from ais_bench_prefix_cache.artifacts.document_checks import (
+    ROW_FILE_KEYS,
+    ConfigReader,
+    check_tokenizer_section,
+    compare_exactly,
+    value_in,
+)
 from ais_bench_prefix_cache.artifacts.documents import (
     digest_problems,
     is_count,
@@ -44,7 +50,6 @@ if TYPE_CHECKING:
 BATCH_PROMPTS = 64
 CONFIGURED_TOKENIZER_KEYS = ("path", "block_size", "revision", "trust_remote_code")
 TOKENIZER_KEYS = (*tokenizer_keys("mm"), "block_size")
-ARTIFACT_KEYS = ("name", "path", "rows", "bytes", "sha256")
 _COUNT_KEYS = (
     "target_token_length",
     "actual_token_length",
@@ -130,7 +135,7 @@ def _check_form(manifest: Mapping[str, Any], where: str, findings: Findings) -> 
     config.count("prefix_count", 1)
     config.choice("prefix_algorithm", ("uniform", "zipf"))
     config.choice("tokenizer.trust_remote_code", (True, False))
-    block_size = config.count("tokenizer.block_size", 1)
+    config.count("tokenizer.block_size", 1)
     for path in ("corpus.path", "tokenizer.path"):
         config.text(path)
     configured = value_in(manifest["effective_config"], "tokenizer")
@@ -139,20 +144,8 @@ def _check_form(manifest: Mapping[str, Any], where: str, findings: Findings) -> 
         findings.add(
             "MISSING_KEY", f"{where}: effective_config.tokenizer", "it does not have its keys", allowed=allowed
         )
-    if not isinstance(manifest["tokenizer"], dict) or tuple(manifest["tokenizer"]) != TOKENIZER_KEYS:
-        allowed = ", ".join(TOKENIZER_KEYS)
-        findings.add("MISSING_KEY", f"{where}: tokenizer", "it does not have its keys", allowed=allowed)
-    stated = ConfigReader(manifest["tokenizer"], f"{where}: tokenizer", findings)
-    stated.choice("path", (value_in(manifest["effective_config"], "tokenizer.path"),))
-    stated.choice("revision", (value_in(manifest["effective_config"], "tokenizer.revision"),))
-    stated.text("class")
-    if not is_sha256(value_in(manifest["tokenizer"], "fingerprint_sha256")):
-        findings.add("WRONG_TYPE", f"{where}: tokenizer.fingerprint_sha256", "it is not a SHA-256")
-    compare_exactly(
-        block_size, value_in(manifest["tokenizer"], "block_size"), f"{where}: tokenizer.block_size", findings
-    )
+    check_tokenizer_section(manifest, TOKENIZER_KEYS, where, findings)
     for path in (
-        "tokenizer.vocab_size",
         "requests.count",
         "prefix_cache.reachable_prefix_tokens",
         "prefix_cache.replay_hit_tokens",
@@ -161,8 +154,8 @@ def _check_form(manifest: Mapping[str, Any], where: str, findings: Findings) -> 
             findings.add("WRONG_TYPE", f"{where}: {path}", f"it says {shown(value_in(manifest, path))}")
     for key in ("requests", "prefixes"):
         entry = value_in(manifest["artifacts"], key)
-        if not isinstance(entry, dict) or tuple(entry) != ARTIFACT_KEYS:
-            allowed = ", ".join(ARTIFACT_KEYS)
+        if not isinstance(entry, dict) or tuple(entry) != ROW_FILE_KEYS:
+            allowed = ", ".join(ROW_FILE_KEYS)
             findings.add("MISSING_KEY", f"{where}: artifacts.{key}", "it does not have its keys", allowed=allowed)
         elif not isinstance(entry["name"], str) or not isinstance(entry["path"], str):
             findings.add("WRONG_TYPE", f"{where}: artifacts.{key}", "its name or its path is not a string")
