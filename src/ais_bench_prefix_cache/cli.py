@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = words[0] if words and words[0] in COMMANDS else None
         arguments = build_parser(command).parse_args(words)
     except KeyboardInterrupt:
-        from ais_bench_prefix_cache.errors import EXIT_INTERRUPTED
+        from ais_bench_prefix_cache.foundation.errors import EXIT_INTERRUPTED
 
         _say("interrupted")
         return EXIT_INTERRUPTED
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _execute(arguments: argparse.Namespace) -> int:
-    from ais_bench_prefix_cache.errors import (
+    from ais_bench_prefix_cache.foundation.errors import (
         EXIT_INTERNAL,
         EXIT_INTERRUPTED,
         EXIT_INVALID_INPUT,
@@ -93,7 +93,7 @@ def _execute(arguments: argparse.Namespace) -> int:
         Terminated,
         os_error_problem,
     )
-    from ais_bench_prefix_cache.interruptions import ended_by_the_first_signal
+    from ais_bench_prefix_cache.foundation.interruptions import ended_by_the_first_signal
 
     try:
         with ended_by_the_first_signal():

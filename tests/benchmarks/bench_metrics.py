@@ -12,8 +12,8 @@ import time
 
 from measuring import SHARED_DATA, print_bars, verdict
 
-from ais_bench_prefix_cache.analysis.difference import difference
-from ais_bench_prefix_cache.analysis.snapshot import parse_snapshot
+from ais_bench_prefix_cache.counters.difference import difference
+from ais_bench_prefix_cache.counters.snapshot import parse_snapshot
 
 RANKS, TIMES, BAR = 64, 15, 50.0
 SOURCE = SHARED_DATA / "prom" / "05_vllm0320_dp2_apiserver2_active.prom"

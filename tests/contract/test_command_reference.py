@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ais_bench_prefix_cache import errors
 from ais_bench_prefix_cache.cli import COMMANDS
+from ais_bench_prefix_cache.foundation import errors
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 REFERENCE = PROJECT / "docs" / "commands.md"

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ais_bench_prefix_cache.artifacts.data_set import write_data_set
-from ais_bench_prefix_cache.artifacts.paths import RunPaths
+from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
+from ais_bench_prefix_cache.datasets.text.prompt_set import BuiltPrompt, CanonicalPrefix, WarmupPrompt
+from ais_bench_prefix_cache.exact_text.token_digests import token_ids_sha256
+from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
 from ais_bench_prefix_cache.planning.plan import Plan
 from ais_bench_prefix_cache.planning.planner import plan_scenario
-from ais_bench_prefix_cache.prompts.prompt_set import BuiltPrompt, CanonicalPrefix, WarmupPrompt
-from ais_bench_prefix_cache.prompts.token_digests import token_ids_sha256
-from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
 from ais_bench_prefix_cache.scenario.loading import load_scenario
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ais_bench_prefix_cache.aisbench.launch import run_aisbench
-from ais_bench_prefix_cache.errors import AISBenchError
+from ais_bench_prefix_cache.foundation.errors import AISBenchError
 
 pytestmark = pytest.mark.aisbench
 
@@ -111,7 +111,7 @@ def test_a_full_disk_is_named(fake_server, prepare_rows, tmp_path, monkeypatch):
 PROGRAM = """
 import pickle, sys
 from ais_bench_prefix_cache.aisbench.launch import run_aisbench
-from ais_bench_prefix_cache.interruptions import ended_by_the_first_signal
+from ais_bench_prefix_cache.foundation.interruptions import ended_by_the_first_signal
 import tempfile
 tempfile.tempdir = sys.argv[2]
 with ended_by_the_first_signal():

@@ -247,7 +247,7 @@ def reseal(name: str) -> None:
     """What someone would do who edits a file and makes the digests fit again."""
     import hashlib
 
-    from ais_bench_prefix_cache.artifacts.documents import render_document, sealed
+    from ais_bench_prefix_cache.datasets.format.documents import render_document, sealed
 
     path = Path(f"{name}.manifest.json")
     manifest = json.loads(path.read_text(encoding="utf-8"))

@@ -192,8 +192,8 @@ EDITS: dict[str, tuple[Callable[[bytes], bytes] | None, Callable[[dict[str, Any]
 def test_validate_notices_edits_even_where_all_digests_fit(
     tmp_path: Path, qwen3_tokenizer_dir: Path, command_line: CommandLine
 ) -> None:
-    from ais_bench_prefix_cache.errors import ArtifactError
-    from ais_bench_prefix_cache.verification import verify_data_set
+    from ais_bench_prefix_cache.datasets.kinds import verify_data_set
+    from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
     scenario = image_scenario(tmp_path, qwen3_tokenizer_dir, "multi_720p_5")
     said = json.loads(command_line("prepare", "--mode", "mm", "--scenario", scenario, cwd=tmp_path).stdout)

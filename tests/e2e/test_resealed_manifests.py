@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from mmmu_directory import cell, drawn, write_parquet
 
-from ais_bench_prefix_cache.artifacts.documents import render_document, sealed
 from ais_bench_prefix_cache.cli import main
+from ais_bench_prefix_cache.datasets.format.documents import render_document, sealed
 
 DELETED = object()
 CHANGES = (DELETED, None, -1, "x", [], {}, 1.5)

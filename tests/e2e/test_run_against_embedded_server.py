@@ -17,7 +17,7 @@ import httpx
 import pytest
 from word_data_set import prepare_words
 
-from ais_bench_prefix_cache.artifacts.writing import claimed
+from ais_bench_prefix_cache.datasets.format.writing import claimed
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.running import running_server
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fake_service import service_config
 
-from ais_bench_prefix_cache.errors import ServiceError
+from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.running import running_server
 from ais_bench_prefix_cache.service.block_inference import BlockRule

@@ -13,8 +13,8 @@ from metric_texts import engine, vllm_text
 
 from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, analyze_run, explain_unusable
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
-from ais_bench_prefix_cache.analysis.summary_table import render_summary_table
-from ais_bench_prefix_cache.errors import SnapshotError
+from ais_bench_prefix_cache.foundation.errors import SnapshotError
+from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
 from ais_bench_prefix_cache.scenario.model import ServiceConfig, ValidationConfig
 
 TEXTS = [path.read_bytes().decode() for path in sorted((Path(__file__).parent.parent / "data" / "prom").iterdir())]

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizer_families import CORPORA, FAMILIES
 
-from ais_bench_prefix_cache.datasets.copied_prompts import CopiedPrompt, CopiedPrompts
-from ais_bench_prefix_cache.errors import GenerationError
-from ais_bench_prefix_cache.prompts.corpus import Corpus, load_corpus
-from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer, load_tokenizer
+from ais_bench_prefix_cache.datasets.copies.copied_prompts import CopiedPrompt, CopiedPrompts
+from ais_bench_prefix_cache.exact_text.corpus import Corpus, load_corpus
+from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
+from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ais_bench_prefix_cache.datasets.copy_plan import CopyRules, plan_copies, prefix_capacity
+from ais_bench_prefix_cache.datasets.copies.copy_plan import CopyRules, plan_copies, prefix_capacity
 
 rules_of = st.builds(
     CopyRules,

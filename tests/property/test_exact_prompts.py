@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 from tokenizer_families import CHINESE, CORPORA, ENGLISH, FAMILIES, TRAINING
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from ais_bench_prefix_cache.errors import GenerationError
+from ais_bench_prefix_cache.datasets.text.assembly import build_prompt_set
+from ais_bench_prefix_cache.datasets.text.prompt_set import PromptSet
+from ais_bench_prefix_cache.exact_text.corpus import Corpus, load_corpus
+from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
+from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.planning.plan import Plan, Reachability, Trajectory
-from ais_bench_prefix_cache.prompts.assembly import build_prompt_set
-from ais_bench_prefix_cache.prompts.corpus import Corpus, load_corpus
-from ais_bench_prefix_cache.prompts.prompt_set import PromptSet
-from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.scenario.model import CorpusSelection, TokenizerConfig
 
 # ---- a plan by hand, and the judge -----------------------------------------------------------------------------------

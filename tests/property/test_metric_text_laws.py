@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from metric_texts import engine, vllm_text
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
-from ais_bench_prefix_cache.analysis.difference import difference
-from ais_bench_prefix_cache.analysis.exposition import decode_exposition, parse_exposition
-from ais_bench_prefix_cache.analysis.snapshot import parse_kv_cache_usage, parse_snapshot, parse_snapshots
-from ais_bench_prefix_cache.errors import SnapshotError
+from ais_bench_prefix_cache.counters.difference import difference
+from ais_bench_prefix_cache.counters.exposition import decode_exposition, parse_exposition
+from ais_bench_prefix_cache.counters.snapshot import parse_kv_cache_usage, parse_snapshot, parse_snapshots
+from ais_bench_prefix_cache.foundation.errors import SnapshotError
 
 TEXTS = sorted((Path(__file__).parent.parent / "data" / "prom").iterdir())
 PIECES = [

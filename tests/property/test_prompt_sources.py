@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizer_families import FAMILIES
 
-from ais_bench_prefix_cache.errors import GenerationError
+from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
+from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.prompts import ExactTokens, PromptSource, PromptSpec
-from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
 from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from jsonschema.validators import extend
 
-from ais_bench_prefix_cache.errors import ArtifactError, ScenarioError
+from ais_bench_prefix_cache.foundation.errors import ArtifactError, ScenarioError
 from ais_bench_prefix_cache.scenario.effective import service_from_effective, validation_from_effective
 from ais_bench_prefix_cache.scenario.findings import Findings
 from ais_bench_prefix_cache.scenario.loading import load_scenario

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from real_vllm import vllm_python
 
+from ais_bench_prefix_cache.datasets.traces.reading import read_trace
 from ais_bench_prefix_cache.kvcache.trace_replay import ROUTING_RULES, TraceReplay
-from ais_bench_prefix_cache.traces.reading import read_trace
 
 pytestmark = pytest.mark.real
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from ais_bench_prefix_cache.aisbench.environment import MANIFEST_VARIABLE, SCENARIO_VARIABLE, WORK_DIR_VARIABLE
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob
-from ais_bench_prefix_cache.errors import AISBenchError, Problem
+from ais_bench_prefix_cache.foundation.errors import AISBenchError, Problem
 from ais_bench_prefix_cache.scenario.model import BenchmarkMode
 
 TEMPLATES = Path(__file__).parent / "templates"

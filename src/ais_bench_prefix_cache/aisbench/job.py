@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.multimodal.rows import MAX_TOKENS_KEY
+from ais_bench_prefix_cache.datasets.images.rows import MAX_TOKENS_KEY
 from ais_bench_prefix_cache.scenario.model import BenchmarkMode, Scenario
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.errors import Problem
+from ais_bench_prefix_cache.foundation.errors import Problem
 
 _REASONS_SHOWN = 3
 _REASON_CHARACTERS = 300

@@ -27,8 +27,8 @@ from ais_bench_prefix_cache.aisbench.environment import API_KEY_VARIABLE, HEARTB
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult
 from ais_bench_prefix_cache.aisbench.judging import ResultFiles, judge
 from ais_bench_prefix_cache.aisbench.processes import ProcessFamily
-from ais_bench_prefix_cache.errors import AISBenchError, Problem
-from ais_bench_prefix_cache.interruptions import signals_held
+from ais_bench_prefix_cache.foundation.errors import AISBenchError, Problem
+from ais_bench_prefix_cache.foundation.interruptions import signals_held
 
 _SECONDS_TO_START = 600.0
 """The first start on a machine compiles every module; it took 47 s on a slow one."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from ais_bench_prefix_cache.aisbench.environment import RUN_MARK_VARIABLE
-from ais_bench_prefix_cache.interruptions import signals_held
+from ais_bench_prefix_cache.foundation.interruptions import signals_held
 
 _TAIL_LINES = 60
 _LOG_BYTES = 8 * 1024 * 1024

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ais_bench_prefix_cache.errors import AISBenchError
+from ais_bench_prefix_cache.foundation.errors import AISBenchError
 
 CachedTokensState = Literal["absent", "null", "reported"]
 

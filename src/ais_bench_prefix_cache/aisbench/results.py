@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ais_bench_prefix_cache.aisbench.judging import ResultFiles
-from ais_bench_prefix_cache.errors import AISBenchError, ArtifactError
+from ais_bench_prefix_cache.foundation.errors import AISBenchError, ArtifactError
 
 RUN_KEY = "aisbench"
 """Where ``analysis.runtime`` keeps :meth:`~ais_bench_prefix_cache.aisbench.job.AISBenchResult.to_json`."""

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from ais_bench_prefix_cache.analysis.comparison import compare
 from ais_bench_prefix_cache.analysis.diagnosis import Evidence, Finding, diagnose
-from ais_bench_prefix_cache.analysis.difference import difference
 from ais_bench_prefix_cache.analysis.planned_traffic import PlannedTraffic, RequestColumns
 from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison
 from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY, CachePrediction, RunFacts
-from ais_bench_prefix_cache.analysis.snapshot import MetricsSnapshot, parse_snapshots
-from ais_bench_prefix_cache.errors import Problem, SnapshotError
+from ais_bench_prefix_cache.counters.difference import difference
+from ais_bench_prefix_cache.counters.snapshot import MetricsSnapshot, parse_snapshots
+from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
 from ais_bench_prefix_cache.scenario.model import ServiceConfig, ValidationConfig
 
 PASS = "PASS"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ais_bench_prefix_cache.analysis.difference import CounterDelta, RankDelta
 from ais_bench_prefix_cache.analysis.planned_traffic import PlannedShare, PlannedTraffic
+from ais_bench_prefix_cache.counters.difference import CounterDelta, RankDelta
 from ais_bench_prefix_cache.scenario.model import ValidationConfig
 
 

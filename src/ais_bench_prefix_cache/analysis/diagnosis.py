@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ais_bench_prefix_cache.analysis.difference import CounterDelta
 from ais_bench_prefix_cache.analysis.planned_traffic import PlannedTraffic
 from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison
 from ais_bench_prefix_cache.analysis.run_facts import RunFacts
-from ais_bench_prefix_cache.analysis.snapshot import CacheConfig, EngineCounters, MetricsSnapshot
-from ais_bench_prefix_cache.errors import Problem
+from ais_bench_prefix_cache.counters.difference import CounterDelta
+from ais_bench_prefix_cache.counters.snapshot import CacheConfig, EngineCounters, MetricsSnapshot
+from ais_bench_prefix_cache.foundation.errors import Problem
 
 Severity = Literal["error", "warning", "note"]
 

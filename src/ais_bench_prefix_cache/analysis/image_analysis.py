@@ -15,8 +15,8 @@ from ais_bench_prefix_cache.analysis.analysis_document import (
 )
 from ais_bench_prefix_cache.analysis.comparison import counted_section
 from ais_bench_prefix_cache.analysis.diagnosis import Finding
-from ais_bench_prefix_cache.analysis.difference import CounterDelta, difference
 from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY, RunFacts
+from ais_bench_prefix_cache.counters.difference import CounterDelta, difference
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
 
 IMAGE_SEARCH_WARNINGS = frozenset({"DAMAGED_IMAGES", "DAMAGED_PARQUET_FILES", "IMAGE_COLUMN_TYPE"})

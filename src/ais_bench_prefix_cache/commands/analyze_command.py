@@ -43,13 +43,13 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.analysis.analysis_document import analyze_run, explain_unusable
     from ais_bench_prefix_cache.analysis.image_analysis import analyze_image_run
     from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
-    from ais_bench_prefix_cache.artifacts.paths import RunPaths
-    from ais_bench_prefix_cache.artifacts.rows import read_full_rows
-    from ais_bench_prefix_cache.artifacts.writing import claimed, update_analysis
     from ais_bench_prefix_cache.commands.console import note, print_json, run_log, warn
-    from ais_bench_prefix_cache.errors import ArtifactError, SnapshotError
+    from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+    from ais_bench_prefix_cache.datasets.format.writing import claimed, update_analysis
+    from ais_bench_prefix_cache.datasets.kinds import verify_data_set
+    from ais_bench_prefix_cache.datasets.text.rows import read_full_rows
+    from ais_bench_prefix_cache.foundation.errors import ArtifactError, SnapshotError
     from ais_bench_prefix_cache.scenario.effective import service_from_effective, validation_from_effective
-    from ais_bench_prefix_cache.verification import verify_data_set
 
     baseline, after = _read_both(arguments.baseline, arguments.after)
     data_set = verify_data_set(arguments.manifest)
@@ -123,8 +123,8 @@ def execute(arguments: argparse.Namespace) -> int:
 def _read_both(baseline: Sequence[Path], after: Sequence[Path]) -> tuple[SnapshotTexts, SnapshotTexts]:
     """The texts of both looks. Raises SnapshotError with every file that is missing, unreadable or not text."""
     from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts
-    from ais_bench_prefix_cache.analysis.exposition import decode_exposition
-    from ais_bench_prefix_cache.errors import Problem, SnapshotError
+    from ais_bench_prefix_cache.counters.exposition import decode_exposition
+    from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
 
     problems: list[Problem] = []
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``batching``; returns the exit code."""
     from ais_bench_prefix_cache.commands.console import print_json
-    from ais_bench_prefix_cache.errors import CalculationError
+    from ais_bench_prefix_cache.foundation.errors import CalculationError
     from ais_bench_prefix_cache.kvcache.batching import BatchRequest, schedule
 
     outputs = arguments.output_tokens
@@ -90,7 +90,7 @@ def _as_json(plan: Schedule) -> dict[str, Any]:
 
 
 def _table(document: dict[str, Any]) -> str:
-    from ais_bench_prefix_cache.grid_table import render_grid
+    from ais_bench_prefix_cache.foundation.grid_table import render_grid
 
     static, continuous = document["static"], document["continuous"]
     rows = [

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest
     from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
-    from ais_bench_prefix_cache.artifacts.verified_data_set import VerifiedDataSet
+    from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
     from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve
     from ais_bench_prefix_cache.planning.plan import Plan
     from ais_bench_prefix_cache.scenario.model import Scenario
@@ -20,7 +20,7 @@ def capacity_warnings(scenario: Scenario, plan: Plan) -> list[dict[str, Any]]:
     """The warning that the plan does not fit into ``service.kv_cache_blocks``; empty where it does or none is given."""
     from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest
     from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
-    from ais_bench_prefix_cache.group_names import group_name
+    from ais_bench_prefix_cache.foundation.group_names import group_name
 
     if scenario.service.kv_cache_blocks is None:
         return []
@@ -53,9 +53,9 @@ def trace_capacity_warnings(scenario: Scenario, curve: CapacityCurve, planned_hi
 
 def check_capacity_warnings(data_set: VerifiedDataSet) -> None:
     """Raises :class:`ArtifactError` where the analysis of a verified text data set does not warn as its rows do."""
-    from ais_bench_prefix_cache.artifacts.document_checks import capacity_warnings_of, compare_exactly
-    from ais_bench_prefix_cache.artifacts.documents import is_count
-    from ais_bench_prefix_cache.artifacts.findings import Findings, shown
+    from ais_bench_prefix_cache.datasets.format.document_checks import capacity_warnings_of, compare_exactly
+    from ais_bench_prefix_cache.datasets.format.documents import is_count
+    from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 
     findings = Findings()
     blocks = data_set.manifest["effective_config"]["service"].get("kv_cache_blocks")
@@ -72,7 +72,7 @@ def check_capacity_warnings(data_set: VerifiedDataSet) -> None:
 def _warnings_of_rows(data_set: VerifiedDataSet, kv_cache_blocks: int) -> list[dict[str, Any]]:
     from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest
     from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
-    from ais_bench_prefix_cache.artifacts.rows import read_full_rows
+    from ais_bench_prefix_cache.datasets.text.rows import read_full_rows
 
     config = data_set.manifest["effective_config"]
     warmup = [

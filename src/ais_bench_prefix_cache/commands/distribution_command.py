@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ais_bench_prefix_cache.commands.argument_types import integer
 
 if TYPE_CHECKING:
-    from ais_bench_prefix_cache.datasets.request_lengths import InputLengths, OutputLengths
+    from ais_bench_prefix_cache.datasets.copies.request_lengths import InputLengths, OutputLengths
 
 DESCRIPTION = (
     "Make prompts of given lengths, each of which copies the beginning of one of the prompts before it, so that a "
@@ -122,13 +122,13 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _generate(arguments: argparse.Namespace, inputs: InputLengths, outputs: OutputLengths) -> int:
-    from ais_bench_prefix_cache.artifacts.writing import PARTIAL_SUFFIX
     from ais_bench_prefix_cache.commands.console import note, print_json, progress
-    from ais_bench_prefix_cache.datasets.copied_prompts import CopiedPrompts
-    from ais_bench_prefix_cache.datasets.distribution_files import claim_names, write_distribution
-    from ais_bench_prefix_cache.datasets.request_lengths import input_column, output_column
-    from ais_bench_prefix_cache.prompts.corpus import load_corpus
-    from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
+    from ais_bench_prefix_cache.datasets.copies.copied_prompts import CopiedPrompts
+    from ais_bench_prefix_cache.datasets.copies.distribution_files import claim_names, write_distribution
+    from ais_bench_prefix_cache.datasets.copies.request_lengths import input_column, output_column
+    from ais_bench_prefix_cache.datasets.format.writing import PARTIAL_SUFFIX
+    from ais_bench_prefix_cache.exact_text.corpus import load_corpus
+    from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
     input_tokens = input_column(inputs, arguments.seed)
@@ -192,8 +192,8 @@ def _checked(arguments: argparse.Namespace) -> tuple[InputLengths, OutputLengths
     """The two specifications of lengths. Raises with every option that is missing, out of range or does not belong."""
     from math import isfinite
 
-    from ais_bench_prefix_cache.datasets.request_lengths import InputLengths, OutputLengths, parse_ranges
-    from ais_bench_prefix_cache.errors import GenerationError, Problem
+    from ais_bench_prefix_cache.datasets.copies.request_lengths import InputLengths, OutputLengths, parse_ranges
+    from ais_bench_prefix_cache.foundation.errors import GenerationError, Problem
 
     problems: list[Problem] = []
 

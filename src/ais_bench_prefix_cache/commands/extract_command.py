@@ -46,7 +46,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Run ``extract``; returns the exit code."""
     from ais_bench_prefix_cache.commands.console import print_json
     from ais_bench_prefix_cache.datasets.extraction import FORMS_WITH_MODEL, default_output, extract
-    from ais_bench_prefix_cache.errors import ArtifactError
+    from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
     needs_model = arguments.format in FORMS_WITH_MODEL
     if needs_model != (arguments.model is not None):

@@ -20,12 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``inspect``; returns the exit code."""
-    from ais_bench_prefix_cache.artifacts.manifest import inspected_manifest
-    from ais_bench_prefix_cache.artifacts.paths import RunPaths
-    from ais_bench_prefix_cache.artifacts.theory import target_warnings, theory_of_plan
-    from ais_bench_prefix_cache.artifacts.writing import write_document
     from ais_bench_prefix_cache.commands.capacity_check import capacity_warnings
     from ais_bench_prefix_cache.commands.console import print_json, run_log, warn
+    from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+    from ais_bench_prefix_cache.datasets.format.writing import write_document
+    from ais_bench_prefix_cache.datasets.text.manifest import inspected_manifest
+    from ais_bench_prefix_cache.datasets.text.theory import target_warnings, theory_of_plan
     from ais_bench_prefix_cache.planning.planner import plan_scenario
     from ais_bench_prefix_cache.planning.summary import inspect_summary
     from ais_bench_prefix_cache.scenario.loading import load_scenario

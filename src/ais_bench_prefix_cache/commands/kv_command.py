@@ -107,7 +107,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_options_without_effect(arguments: argparse.Namespace) -> None:
-    from ais_bench_prefix_cache.errors import CalculationError, Problem
+    from ais_bench_prefix_cache.foundation.errors import CalculationError, Problem
 
     cache = arguments.cache_gib is not None or arguments.cache_blocks is not None
     latent = arguments.latent_dim is not None or arguments.rotary_dim is not None
@@ -135,7 +135,7 @@ def _refuse_options_without_effect(arguments: argparse.Namespace) -> None:
 
 
 def _sizing(arguments: argparse.Namespace) -> tuple[CacheSizing, str]:
-    from ais_bench_prefix_cache.errors import CalculationError
+    from ais_bench_prefix_cache.foundation.errors import CalculationError
     from ais_bench_prefix_cache.kvcache.model_config import model_dtype, sizing_of_model
 
     given = [name for name in MODEL_OPTIONS if getattr(arguments, name) is not None]
@@ -174,7 +174,7 @@ def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
 def _read_config(path: Path) -> dict[str, Any]:
     import json
 
-    from ais_bench_prefix_cache.errors import CalculationError
+    from ais_bench_prefix_cache.foundation.errors import CalculationError
 
     try:
         config = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -188,7 +188,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _sizing_of_numbers(arguments: argparse.Namespace) -> CacheSizing:
-    from ais_bench_prefix_cache.errors import CalculationError, Problem
+    from ais_bench_prefix_cache.foundation.errors import CalculationError, Problem
     from ais_bench_prefix_cache.kvcache.number_checks import require_at_least_one
     from ais_bench_prefix_cache.kvcache.sizing import (
         DTYPE_BYTES,
@@ -334,7 +334,7 @@ def _capacity(arguments: argparse.Namespace, sizing: CacheSizing) -> dict[str, A
 
 
 def _tables(document: dict[str, Any]) -> str:
-    from ais_bench_prefix_cache.grid_table import render_grid
+    from ais_bench_prefix_cache.foundation.grid_table import render_grid
 
     def table(title: str, header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
         return f"{title}\n{render_grid(header, [tuple(map(_cell, row)) for row in rows])}"

@@ -11,7 +11,7 @@ OPTION_OF = {"corpus.path": "--corpus", "tokenizer.path": "--tokenizer", "tokeni
 @contextmanager
 def named_by_options() -> Iterator[None]:
     """Raise the errors of the block with options in the place of keys."""
-    from ais_bench_prefix_cache.errors import PrefixCacheError, Problem
+    from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem
 
     try:
         yield

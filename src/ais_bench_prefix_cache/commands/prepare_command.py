@@ -16,10 +16,10 @@ from ais_bench_prefix_cache.commands.argument_types import positive_integer
 if TYPE_CHECKING:
     from logging import Logger
 
-    from ais_bench_prefix_cache.artifacts.paths import RunPaths
-    from ais_bench_prefix_cache.errors import Problem
-    from ais_bench_prefix_cache.prompts.assembly import VerifyMode
-    from ais_bench_prefix_cache.prompts.corpus import Corpus
+    from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+    from ais_bench_prefix_cache.datasets.text.assembly import VerifyMode
+    from ais_bench_prefix_cache.exact_text.corpus import Corpus
+    from ais_bench_prefix_cache.foundation.errors import Problem
     from ais_bench_prefix_cache.scenario.model import BenchmarkMode, Scenario
 
 DESCRIPTION = (
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``prepare``; returns the exit code."""
     from ais_bench_prefix_cache.commands.console import print_json
-    from ais_bench_prefix_cache.errors import PrefixCacheError
+    from ais_bench_prefix_cache.foundation.errors import PrefixCacheError
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
     benchmark_mode: BenchmarkMode = "mm" if arguments.mode == "mm" else "text"
@@ -88,13 +88,13 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _prepare_text(scenario: Scenario, *, replace: bool, verify: VerifyMode) -> dict[str, Any]:
-    from ais_bench_prefix_cache.artifacts.data_set import write_data_set
     from ais_bench_prefix_cache.commands.capacity_check import capacity_warnings
     from ais_bench_prefix_cache.commands.console import progress, run_log, warn
+    from ais_bench_prefix_cache.datasets.text.assembly import build_prompt_set
+    from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
+    from ais_bench_prefix_cache.exact_text.corpus import load_corpus
+    from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.planning.planner import plan_scenario
-    from ais_bench_prefix_cache.prompts.assembly import build_prompt_set
-    from ais_bench_prefix_cache.prompts.corpus import load_corpus
-    from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
 
     plan = plan_scenario(scenario)
     capacity = capacity_warnings(scenario, plan)
@@ -130,12 +130,12 @@ def _prepare_text(scenario: Scenario, *, replace: bool, verify: VerifyMode) -> d
 
 def _prepare_images(scenario: Scenario, *, replace: bool) -> dict[str, Any]:
     from ais_bench_prefix_cache.commands.console import progress, run_log, warn
-    from ais_bench_prefix_cache.multimodal.data_set import write_image_data_set
-    from ais_bench_prefix_cache.multimodal.image_scenarios import IMAGE_SCENARIOS
-    from ais_bench_prefix_cache.multimodal.mmmu_parquet import find_image
-    from ais_bench_prefix_cache.prompts.corpus import load_corpus
-    from ais_bench_prefix_cache.prompts.plain_texts import PlainTexts
-    from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
+    from ais_bench_prefix_cache.datasets.images.data_set import write_image_data_set
+    from ais_bench_prefix_cache.datasets.images.image_scenarios import IMAGE_SCENARIOS
+    from ais_bench_prefix_cache.datasets.images.mmmu_parquet import find_image
+    from ais_bench_prefix_cache.datasets.images.plain_texts import PlainTexts
+    from ais_bench_prefix_cache.exact_text.corpus import load_corpus
+    from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import FixedLength
 
     requests, multimodal = scenario.requests, scenario.multimodal
@@ -209,14 +209,14 @@ def _log_sources(log: Logger, scenario: Scenario, corpus: Corpus, tokenizer: Map
 def _prepare_trace(
     scenario: Scenario, trace_path: Path, trace_block_size: int | None, *, replace: bool, verify: VerifyMode
 ) -> dict[str, Any]:
-    from ais_bench_prefix_cache.artifacts.sources import file_sha256
-    from ais_bench_prefix_cache.artifacts.trace_data_set import write_trace_data_set
     from ais_bench_prefix_cache.commands.capacity_check import trace_capacity_warnings
     from ais_bench_prefix_cache.commands.console import progress, run_log, warn
-    from ais_bench_prefix_cache.prompts.corpus import load_corpus
-    from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
-    from ais_bench_prefix_cache.prompts.trace_prompts import TracePrompts
-    from ais_bench_prefix_cache.traces.reading import check_block_trace, read_trace
+    from ais_bench_prefix_cache.datasets.format.sources import file_sha256
+    from ais_bench_prefix_cache.datasets.traces.reading import check_block_trace, read_trace
+    from ais_bench_prefix_cache.datasets.traces.trace_data_set import write_trace_data_set
+    from ais_bench_prefix_cache.datasets.traces.trace_prompts import TracePrompts
+    from ais_bench_prefix_cache.exact_text.corpus import load_corpus
+    from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
 
     # The whole trace is read once before anything is written: nothing half-made, and a progress bar that knows its end.
     block_size, count = check_block_trace(trace_path, trace_block_size)
@@ -268,7 +268,7 @@ def _paths(paths: RunPaths) -> dict[str, str]:
 @contextmanager
 def _all_problems_at_once() -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """Blocks under ``with collecting()`` may fail; the problems of all of them are raised at the end."""
-    from ais_bench_prefix_cache.errors import PrefixCacheError, ScenarioError
+    from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, ScenarioError
 
     problems: list[Problem] = []
 
@@ -293,11 +293,11 @@ def _directory(scenario: Scenario, benchmark_mode: str, *, replace: bool) -> Ite
     """
     from shutil import rmtree
 
-    from ais_bench_prefix_cache.artifacts.manifest_search import find_manifest
-    from ais_bench_prefix_cache.artifacts.paths import RunPaths
-    from ais_bench_prefix_cache.artifacts.writing import claimed
     from ais_bench_prefix_cache.commands.console import note
-    from ais_bench_prefix_cache.errors import GenerationError
+    from ais_bench_prefix_cache.datasets.format.manifest_search import find_manifest
+    from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+    from ais_bench_prefix_cache.datasets.format.writing import claimed
+    from ais_bench_prefix_cache.foundation.errors import GenerationError
 
     run = scenario.run
     with ExitStack() as stack:

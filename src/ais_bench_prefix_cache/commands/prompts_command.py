@@ -54,10 +54,10 @@ def execute(arguments: argparse.Namespace) -> int:
     import json
     import sys
 
-    from ais_bench_prefix_cache.artifacts.prompt_rows import PromptRows
     from ais_bench_prefix_cache.commands.console import note
-    from ais_bench_prefix_cache.errors import GenerationError, Problem
+    from ais_bench_prefix_cache.foundation.errors import GenerationError, Problem
     from ais_bench_prefix_cache.prompts import GENERATOR_VERSION, PromptSource, PromptSpec
+    from ais_bench_prefix_cache.prompts.prompt_rows import PromptRows
 
     spec = PromptSpec(arguments.mode, arguments.shared_prefix_ratio, arguments.prefix_groups)
     wrong = [
@@ -92,7 +92,7 @@ def _counter(arguments: argparse.Namespace) -> TokenCounter:
     if arguments.tokenizer is None:
         return WordEstimate()
     from ais_bench_prefix_cache.commands.option_names import named_by_options
-    from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
+    from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
     directory = Path(arguments.tokenizer)

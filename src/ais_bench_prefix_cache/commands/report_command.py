@@ -20,20 +20,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``report``; returns the exit code."""
-    from ais_bench_prefix_cache.aisbench.performance_tables import render_performance_tables
     from ais_bench_prefix_cache.aisbench.results import performance_report
-    from ais_bench_prefix_cache.analysis.summary_table import render_summary_table, summary_rows
-    from ais_bench_prefix_cache.artifacts.documents import read_document
-    from ais_bench_prefix_cache.artifacts.manifest import read_manifest
-    from ais_bench_prefix_cache.artifacts.paths import RunPaths
     from ais_bench_prefix_cache.commands.console import note, print_json
+    from ais_bench_prefix_cache.datasets.format.documents import read_document
+    from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+    from ais_bench_prefix_cache.datasets.text.manifest import read_manifest
+    from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
+    from ais_bench_prefix_cache.reporting.summary_table import render_summary_table, summary_rows
 
     manifest = read_manifest(arguments.manifest)
     paths = RunPaths.of_manifest(arguments.manifest)
     analysis, _ = read_document(paths.analysis, what="analysis")
     performance = performance_report(analysis, analysis_path=paths.analysis)
     if arguments.html is not None:
-        from ais_bench_prefix_cache.aisbench.report_page import render_report_page
+        from ais_bench_prefix_cache.reporting.report_page import render_report_page
 
         page = render_report_page(performance, analysis, run_id=manifest["run_id"], config=manifest["effective_config"])
         arguments.html.write_text(page, encoding="utf-8")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.console import note, progress_bar, run_log, warn
-from ais_bench_prefix_cache.errors import (
+from ais_bench_prefix_cache.foundation.errors import (
     EXIT_OK,
     ArtifactError,
     PrefixCacheError,
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``run``; returns the exit code."""
-    from ais_bench_prefix_cache.analysis.summary_table import render_summary_table
+    from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
     from ais_bench_prefix_cache.running.phases import Phases
     from ais_bench_prefix_cache.running.prepared_data import find_prepared
     from ais_bench_prefix_cache.running.run_sequence import run_benchmark

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from ais_bench_prefix_cache.commands.console import print_json
-from ais_bench_prefix_cache.errors import EXIT_OK
+from ais_bench_prefix_cache.foundation.errors import EXIT_OK
 
 DESCRIPTION = (
     "Runs a small server that imitates vLLM where this tool touches it: completions, chat, tokenization, metrics, "

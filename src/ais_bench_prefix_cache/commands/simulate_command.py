@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ais_bench_prefix_cache.commands.argument_types import integers, positive_integer
 
 if TYPE_CHECKING:
-    from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
-    from ais_bench_prefix_cache.traces.reading import TraceRow
+    from ais_bench_prefix_cache.datasets.traces.reading import TraceRow
+    from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 
 DESCRIPTION = (
     "Replay the requests of a JSONL file (requests.jsonl, full.jsonl, texts, token ids, or a trace with hash_ids) "
@@ -99,9 +99,9 @@ def execute(arguments: argparse.Namespace) -> int:
     """Run ``simulate``; returns the exit code."""
     from itertools import chain
 
+    from ais_bench_prefix_cache.calculators.simulation import Simulation
     from ais_bench_prefix_cache.commands.console import print_json
-    from ais_bench_prefix_cache.errors import ArtifactError
-    from ais_bench_prefix_cache.traces.simulation import Simulation
+    from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
     rows = _rows(arguments)
     first = next(rows, None)
@@ -143,7 +143,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def _rows(arguments: argparse.Namespace) -> Iterator[TraceRow]:
     """The requests in the order in which they are sent."""
-    from ais_bench_prefix_cache.traces.reading import TraceFields, read_trace
+    from ais_bench_prefix_cache.datasets.traces.reading import TraceFields, read_trace
 
     rows = read_trace(
         arguments.file,
@@ -164,7 +164,7 @@ def _rows(arguments: argparse.Namespace) -> Iterator[TraceRow]:
     if arguments.order == "timestamp":
         held.sort(key=lambda row: row.timestamp_ms)
     else:
-        from ais_bench_prefix_cache.random_streams import RandomStream
+        from ais_bench_prefix_cache.foundation.random_streams import RandomStream
 
         order = RandomStream(arguments.seed, "simulate order").permutation(len(held))
         held = [held[index] for index in order.tolist()]
@@ -175,7 +175,7 @@ def _tokenizer(arguments: argparse.Namespace) -> PromptTokenizer | None:
     if arguments.tokenizer is None:
         return None
     from ais_bench_prefix_cache.commands.option_names import named_by_options
-    from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
+    from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
     with named_by_options():
@@ -188,9 +188,9 @@ def _warmup_rows(arguments: argparse.Namespace) -> Iterator[TraceRow]:
     """The warm-up plan of ``--manifest``, each with its rank."""
     if arguments.manifest is None:
         return
-    from ais_bench_prefix_cache.artifacts.manifest import read_manifest
-    from ais_bench_prefix_cache.errors import ArtifactError
-    from ais_bench_prefix_cache.traces.reading import TraceRow
+    from ais_bench_prefix_cache.datasets.text.manifest import read_manifest
+    from ais_bench_prefix_cache.datasets.traces.reading import TraceRow
+    from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
     plan = read_manifest(arguments.manifest).get("warmup", {}).get("plan", [])
     tokenizer = _tokenizer(arguments)
@@ -217,8 +217,8 @@ def _export(arguments: argparse.Namespace) -> Iterator[Callable[[TraceRow], None
     if arguments.export_mooncake is None:
         yield lambda row: None
         return
-    from ais_bench_prefix_cache.artifacts.writing import FileSet
-    from ais_bench_prefix_cache.traces.mooncake import MooncakeRows
+    from ais_bench_prefix_cache.datasets.format.writing import FileSet
+    from ais_bench_prefix_cache.datasets.traces.mooncake import MooncakeRows
 
     rows = MooncakeRows(arguments.export_block_size)
     with FileSet(replace=True) as files:
@@ -228,7 +228,7 @@ def _export(arguments: argparse.Namespace) -> Iterator[Callable[[TraceRow], None
 
 
 def _tables(documents: list[dict[str, Any]]) -> Iterator[str]:
-    from ais_bench_prefix_cache.grid_table import render_grid
+    from ais_bench_prefix_cache.foundation.grid_table import render_grid
 
     yield render_grid(
         ("Block size", "Blocks", "Ranks", "Requests", "Queries", "Hits", "Hit rate", "Evictions"),

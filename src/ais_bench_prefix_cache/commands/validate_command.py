@@ -11,7 +11,7 @@ TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
     from typing import Any
 
-    from ais_bench_prefix_cache.artifacts.verified_data_set import ProvenFiles, VerifiedDataSet
+    from ais_bench_prefix_cache.datasets.format.verified_data_set import ProvenFiles, VerifiedDataSet
 
 DESCRIPTION = (
     "Check every byte, row and figure of a prepared data set: edits, truncations, swapped rows, missing or foreign "
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``validate``; returns the exit code."""
     from ais_bench_prefix_cache.commands.console import print_json
-    from ais_bench_prefix_cache.errors import PrefixCacheError
+    from ais_bench_prefix_cache.foundation.errors import PrefixCacheError
 
     try:
         with _log(arguments.manifest):
@@ -46,9 +46,9 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _report(manifest: Path, *, deep: bool) -> dict[str, Any]:
-    from ais_bench_prefix_cache.artifacts.manifest import stated_benchmark_mode
-    from ais_bench_prefix_cache.artifacts.sources import corpus_warning
     from ais_bench_prefix_cache.commands.console import warn
+    from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
+    from ais_bench_prefix_cache.datasets.text.manifest import stated_benchmark_mode
 
     mode = stated_benchmark_mode(manifest)
     data_set = _verify(mode, manifest)
@@ -65,14 +65,14 @@ def _report(manifest: Path, *, deep: bool) -> dict[str, Any]:
 def _verify(mode: str | None, manifest: Path) -> ProvenFiles:
     """Verify a data set by the rules of its kind; a manifest that does not say its kind is judged as text."""
     if mode == "distribution":
-        from ais_bench_prefix_cache.datasets.distribution_checks import verify_distribution
+        from ais_bench_prefix_cache.datasets.copies.distribution_checks import verify_distribution
 
         return verify_distribution(manifest)
     if mode == "trace":
-        from ais_bench_prefix_cache.artifacts.trace_data_set import verify_trace_data_set
+        from ais_bench_prefix_cache.datasets.traces.trace_data_set import verify_trace_data_set
 
         return verify_trace_data_set(manifest)
-    from ais_bench_prefix_cache.verification import verify_data_set
+    from ais_bench_prefix_cache.datasets.kinds import verify_data_set
 
     data_set = verify_data_set(manifest)
     if data_set.manifest["benchmark_mode"] == "text" and _speaks_of_capacity(data_set):
@@ -84,7 +84,7 @@ def _verify(mode: str | None, manifest: Path) -> ProvenFiles:
 
 def _speaks_of_capacity(data_set: VerifiedDataSet) -> bool:
     """Whether the configuration says how many blocks the server has, or a warning says that they do not suffice."""
-    from ais_bench_prefix_cache.artifacts.document_checks import capacity_warnings_of
+    from ais_bench_prefix_cache.datasets.format.document_checks import capacity_warnings_of
 
     service = data_set.manifest["effective_config"]["service"]
     return service.get("kv_cache_blocks") is not None or bool(capacity_warnings_of(data_set.analysis))
@@ -92,7 +92,7 @@ def _speaks_of_capacity(data_set: VerifiedDataSet) -> bool:
 
 def _check_deeply(mode: str | None, data_set: Any) -> dict[str, Any]:
     """Judge a verified data set's prompts by its tokenizer, by the rules of its kind."""
-    from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
+    from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
     stated = data_set.manifest["effective_config"]["tokenizer"]
@@ -105,18 +105,18 @@ def _check_deeply(mode: str | None, data_set: Any) -> dict[str, Any]:
         )
     )
     if mode == "mm":
-        from ais_bench_prefix_cache.multimodal.verifying import check_texts
+        from ais_bench_prefix_cache.datasets.images.verifying import check_texts
 
         return check_texts(data_set, tokenizer)
     if mode == "distribution":
-        from ais_bench_prefix_cache.datasets.distribution_checks import check_distribution_deeply
+        from ais_bench_prefix_cache.datasets.copies.distribution_checks import check_distribution_deeply
 
         return check_distribution_deeply(data_set, tokenizer)
     if mode == "trace":
-        from ais_bench_prefix_cache.artifacts.trace_data_set import check_trace_deeply
+        from ais_bench_prefix_cache.datasets.traces.trace_data_set import check_trace_deeply
 
         return check_trace_deeply(data_set, tokenizer)
-    from ais_bench_prefix_cache.artifacts.deep_check import check_deeply
+    from ais_bench_prefix_cache.datasets.text.deep_check import check_deeply
 
     return check_deeply(data_set, tokenizer)
 
@@ -124,9 +124,9 @@ def _check_deeply(mode: str | None, data_set: Any) -> dict[str, Any]:
 @contextmanager
 def _log(manifest: Path) -> Iterator[None]:
     """Log beside a data set where one lies and its log directory can be written."""
-    from ais_bench_prefix_cache.artifacts.paths import RunPaths
     from ais_bench_prefix_cache.commands.console import append_to_log
-    from ais_bench_prefix_cache.errors import ArtifactError
+    from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+    from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
     try:
         path = RunPaths.of_manifest(manifest).log("validate")

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.artifacts.documents import is_count, parse_json
-from ais_bench_prefix_cache.artifacts.findings import Findings, shown
-from ais_bench_prefix_cache.artifacts.rows import render_row
-from ais_bench_prefix_cache.artifacts.writing import FileRecord, FileSet
-from ais_bench_prefix_cache.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.datasets.format.documents import is_count, parse_json
+from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
+from ais_bench_prefix_cache.datasets.format.writing import FileRecord, FileSet
+from ais_bench_prefix_cache.datasets.text.rows import render_row
+from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
 
 PLAIN = "plain"
 DEFAULT_SUFFIX = "_extracted"

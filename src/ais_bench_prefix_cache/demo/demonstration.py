@@ -15,7 +15,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.errors import EXIT_AISBENCH, PrefixCacheError
+from ais_bench_prefix_cache.foundation.errors import EXIT_AISBENCH, PrefixCacheError
 
 MODEL = "demo-model"
 BLOCK_SIZE = 16

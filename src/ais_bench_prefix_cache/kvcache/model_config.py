@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Union
 
-from ais_bench_prefix_cache.errors import CalculationError
+from ais_bench_prefix_cache.foundation.errors import CalculationError
 from ais_bench_prefix_cache.kvcache.sizing import (
     DTYPE_BYTES,
     CacheLayers,

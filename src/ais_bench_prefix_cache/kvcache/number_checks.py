@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ais_bench_prefix_cache.errors import CalculationError
+from ais_bench_prefix_cache.foundation.errors import CalculationError
 
 
 def require_at_least_one(**numbers: int) -> None:

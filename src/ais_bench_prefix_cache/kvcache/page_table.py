@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ais_bench_prefix_cache.errors import CalculationError
+from ais_bench_prefix_cache.foundation.errors import CalculationError
 from ais_bench_prefix_cache.kvcache.number_checks import require_at_least_one, require_not_negative
 from ais_bench_prefix_cache.kvcache.sizing import blocks_for
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ais_bench_prefix_cache.errors import CalculationError
+from ais_bench_prefix_cache.foundation.errors import CalculationError
 from ais_bench_prefix_cache.kvcache.block_hash import BlockHash
 from ais_bench_prefix_cache.kvcache.block_pool import BlockPool
 from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve, capacity_curve

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ais_bench_prefix_cache.foundation.random_streams import RandomStream
 from ais_bench_prefix_cache.planning.plan import Int32Column, Int64Column
-from ais_bench_prefix_cache.random_streams import RandomStream
 from ais_bench_prefix_cache.scenario.model import OrderStrategy
 
 

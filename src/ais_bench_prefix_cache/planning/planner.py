@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ais_bench_prefix_cache.group_names import group_name
+from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.random_streams import RandomStream
 from ais_bench_prefix_cache.planning.allocation import allocate_warm
 from ais_bench_prefix_cache.planning.cold_beam import beam_is_affordable, search_plan
 from ais_bench_prefix_cache.planning.cold_lanes import plan_lanes
@@ -27,7 +28,6 @@ from ais_bench_prefix_cache.planning.reachability import (
 )
 from ais_bench_prefix_cache.planning.theory import simulate_cold, simulate_warm
 from ais_bench_prefix_cache.planning.trajectory import check_trajectory
-from ais_bench_prefix_cache.random_streams import RandomStream
 from ais_bench_prefix_cache.scenario.model import Scenario
 
 

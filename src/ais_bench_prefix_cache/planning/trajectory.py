@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ais_bench_prefix_cache.group_names import group_name
+from ais_bench_prefix_cache.foundation.group_names import group_name
 from ais_bench_prefix_cache.planning.lanes import Lanes
 from ais_bench_prefix_cache.planning.plan import Int64Column
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Protocol
 
-from ais_bench_prefix_cache.errors import GenerationError
+from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.prompts.source_words import NONCE_WORDS, SENTENCES
 
 if TYPE_CHECKING:
-    from ais_bench_prefix_cache.prompts.seed_codes import SeedCodes
-    from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
+    from ais_bench_prefix_cache.exact_text.seed_codes import SeedCodes
+    from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 
 ESTIMATE = "words"
 EXACT = "tokenizer"
@@ -128,9 +128,9 @@ class ExactTokens:
     exact = True
 
     def __init__(self, tokenizer: PromptTokenizer, *, block_size: int = 16) -> None:
-        from ais_bench_prefix_cache.prompts.exact_rows import UnlikeRow, collect_fillers, settle_rows
-        from ais_bench_prefix_cache.prompts.row_text import EncodedRows
-        from ais_bench_prefix_cache.prompts.words import TextCleaner, WordTable
+        from ais_bench_prefix_cache.exact_text.exact_rows import UnlikeRow, collect_fillers, settle_rows
+        from ais_bench_prefix_cache.exact_text.row_text import EncodedRows
+        from ais_bench_prefix_cache.exact_text.words import TextCleaner, WordTable
 
         self.tokenizer = tokenizer
         self.block_size: int | None = block_size
@@ -160,7 +160,7 @@ class ExactTokens:
         return TokenCount(len(self.tokenizer.encode(text)), EXACT, True)
 
     def codes(self, seed: int) -> Codes:
-        from ais_bench_prefix_cache.prompts.seed_codes import SeedCodes
+        from ais_bench_prefix_cache.exact_text.seed_codes import SeedCodes
 
         if self._shape is None:
             raise GenerationError.of(
@@ -174,7 +174,7 @@ class ExactTokens:
         return _TokenCodes(SeedCodes(alphabet, digits, seed), texts)
 
     def filler(self, tokens: int, seed: int) -> str:
-        from ais_bench_prefix_cache.prompts.row_text import RowReader, Unfillable
+        from ais_bench_prefix_cache.exact_text.row_text import RowReader, Unfillable
 
         slots = list(self._rows.slot.values())
         reader = RowReader(self._rows, self._fillers, lambda _cycle: slots)
@@ -205,7 +205,7 @@ class ExactTokens:
 
     def _code_shape(self, words: tuple[str, ...]) -> SeedCodes | None:
         """The shortest codes of 64 bits, or the most bits that fit into a block beside the special tokens."""
-        from ais_bench_prefix_cache.prompts.seed_codes import SeedCodes, find_alphabets
+        from ais_bench_prefix_cache.exact_text.seed_codes import SeedCodes, find_alphabets
 
         self._table.add(words)
         numbers = [self._table.number[word] for word in words]

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ais_bench_prefix_cache.errors import GenerationError, Problem
+from ais_bench_prefix_cache.foundation.errors import GenerationError, Problem
+from ais_bench_prefix_cache.foundation.random_streams import derive_seed, numbered_seeds
 from ais_bench_prefix_cache.prompts.source_texts import (
     MIN_CONTROLLED_TOKENS,
     ExactTokens,
     TokenCount,
     TokenCounter,
 )
-from ais_bench_prefix_cache.random_streams import derive_seed, numbered_seeds
 
 REPEAT = "repeat"
 UNIQUE = "unique"

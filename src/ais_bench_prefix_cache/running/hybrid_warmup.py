@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ais_bench_prefix_cache.errors import GenerationError
-from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
+from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
+from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.service.warming import WarmupEntry
 
 _END_CHARACTERS = 64

@@ -11,9 +11,9 @@ from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts
 from ais_bench_prefix_cache.analysis.image_analysis import ServerUsage, analyze_image_run
 from ais_bench_prefix_cache.analysis.run_facts import RunFacts
-from ais_bench_prefix_cache.artifacts.rows import read_full_rows
-from ais_bench_prefix_cache.artifacts.verified_data_set import VerifiedDataSet
-from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
+from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
+from ais_bench_prefix_cache.datasets.text.rows import read_full_rows
+from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 from ais_bench_prefix_cache.running.benchmark_run import BenchmarkRun, ProgressBar
 from ais_bench_prefix_cache.running.phases import Phases
 from ais_bench_prefix_cache.scenario.model import Scenario

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
-from ais_bench_prefix_cache.artifacts.manifest_search import FoundManifest, find_manifest
-from ais_bench_prefix_cache.artifacts.rows import read_full_rows
-from ais_bench_prefix_cache.artifacts.verified_data_set import VerifiedDataSet
-from ais_bench_prefix_cache.errors import ArtifactError
+from ais_bench_prefix_cache.datasets.format.manifest_search import FoundManifest, find_manifest
+from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
+from ais_bench_prefix_cache.datasets.text.rows import read_full_rows
+from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.scenario.model import Scenario
 from ais_bench_prefix_cache.service.preflight import SamplePrompt, Workload
 

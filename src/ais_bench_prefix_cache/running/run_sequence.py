@@ -9,17 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ais_bench_prefix_cache.artifacts.paths import RunPaths
-from ais_bench_prefix_cache.artifacts.sources import tokenizer_problem
-from ais_bench_prefix_cache.artifacts.writing import claimed
-from ais_bench_prefix_cache.errors import ArtifactError
-from ais_bench_prefix_cache.prompts.tokenizer import load_tokenizer
+from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
+from ais_bench_prefix_cache.datasets.format.writing import claimed
+from ais_bench_prefix_cache.datasets.kinds import verify_data_set
+from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
+from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.running.benchmark_run import BenchmarkRun, ProgressBar, RunOutcome
 from ais_bench_prefix_cache.running.image_run import ImageRun
 from ais_bench_prefix_cache.running.phases import Phases
 from ais_bench_prefix_cache.running.text_run import TextRun
 from ais_bench_prefix_cache.scenario.model import Scenario
-from ais_bench_prefix_cache.verification import verify_data_set
 
 
 def run_benchmark(

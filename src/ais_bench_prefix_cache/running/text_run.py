@@ -14,10 +14,10 @@ from ais_bench_prefix_cache.analysis.analysis_document import (
 )
 from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison, SeenRequest, compare_requests
 from ais_bench_prefix_cache.analysis.run_facts import RunFacts
-from ais_bench_prefix_cache.artifacts.rows import read_full_rows
-from ais_bench_prefix_cache.artifacts.verified_data_set import VerifiedDataSet
-from ais_bench_prefix_cache.errors import SnapshotError
-from ais_bench_prefix_cache.prompts.tokenizer import PromptTokenizer
+from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
+from ais_bench_prefix_cache.datasets.text.rows import read_full_rows
+from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
+from ais_bench_prefix_cache.foundation.errors import SnapshotError
 from ais_bench_prefix_cache.running.benchmark_run import BenchmarkRun, ProgressBar
 from ais_bench_prefix_cache.running.hybrid_warmup import shared_lengths, sharers
 from ais_bench_prefix_cache.running.phases import Phases

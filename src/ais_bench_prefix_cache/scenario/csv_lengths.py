@@ -7,9 +7,9 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
-from ais_bench_prefix_cache.errors import Problem, ScenarioError
+from ais_bench_prefix_cache.foundation.errors import Problem, ScenarioError
+from ais_bench_prefix_cache.foundation.strict_json import decode_utf8, read_file_bytes
 from ais_bench_prefix_cache.scenario.findings import nearest, quoted
-from ais_bench_prefix_cache.scenario.strict_json import decode_utf8, read_file_bytes
 
 INPUT_COLUMNS = ("input_prompt_tokens", "content_tokens", "input_tokens")
 OUTPUT_COLUMNS = ("output_tokens",)

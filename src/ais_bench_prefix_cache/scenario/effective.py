@@ -8,8 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ais_bench_prefix_cache.errors import ArtifactError, Problem
-from ais_bench_prefix_cache.group_names import group_name
+from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.foundation.group_names import group_name
 from ais_bench_prefix_cache.scenario.field_rules import CheckedFields, check_service
 from ais_bench_prefix_cache.scenario.findings import Findings
 from ais_bench_prefix_cache.scenario.model import (

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ais_bench_prefix_cache.errors import Problem
+from ais_bench_prefix_cache.foundation.errors import Problem
 
 FieldPath = tuple[str | int, ...]
 """Keys and list positions from the top of the document; ``()`` is the document itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from ais_bench_prefix_cache.errors import Problem
+from ais_bench_prefix_cache.foundation.errors import Problem
 from ais_bench_prefix_cache.scenario.csv_lengths import INPUT_COLUMNS, OUTPUT_COLUMNS, read_csv_lengths
 from ais_bench_prefix_cache.scenario.field_rules import CheckedFields
 from ais_bench_prefix_cache.scenario.findings import FieldPath

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.errors import Problem, ScenarioError
-from ais_bench_prefix_cache.group_names import group_name
+from ais_bench_prefix_cache.foundation.errors import Problem, ScenarioError
+from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.strict_json import read_json_object
 from ais_bench_prefix_cache.scenario.effective import effective_config, service_config, validation_config
 from ais_bench_prefix_cache.scenario.field_rules import (
     API_KEY_PHRASE,
@@ -44,7 +45,6 @@ from ais_bench_prefix_cache.scenario.model import (
     TokenizerConfig,
 )
 from ais_bench_prefix_cache.scenario.schema import filled_with_defaults, scenario_schema
-from ais_bench_prefix_cache.scenario.strict_json import read_json_object
 
 API_KEY_VARIABLE = "AISBENCH_PREFIX_CACHE_API_KEY"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ais_bench_prefix_cache.errors import PrefixCacheError, Problem
+from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem
 
 ResetMode = Literal["ok", "refuse", "noop", "missing"]
 RESET_MODES: tuple[ResetMode, ...] = ("ok", "refuse", "noop", "missing")

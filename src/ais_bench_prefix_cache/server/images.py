@@ -8,7 +8,7 @@ import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from ais_bench_prefix_cache.multimodal.image_header import DamagedImageError, ImageHeader, read_header
+from ais_bench_prefix_cache.datasets.images.image_header import DamagedImageError, ImageHeader, read_header
 
 PATCH_PIXELS = 28
 """An image takes one token for each square of so many pixels that its width and height begin."""

@@ -1,8 +1,8 @@
 """The HTTP side of a run: one client for the inference, metrics and reset URLs of a Scenario.
 
-Every failure becomes a :class:`~ais_bench_prefix_cache.errors.ServiceError` that names the URL, what happened and what
-to do. The API key travels in one header, to the origins of the inference URLs only, and is removed from everything
-that a server says before it is shown.
+Every failure becomes a :class:`~ais_bench_prefix_cache.foundation.errors.ServiceError` that names the URL, what
+happened and what to do. The API key travels in one header, to the origins of the inference URLs only, and is removed
+from everything that a server says before it is shown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import httpx
 
-from ais_bench_prefix_cache.errors import ServiceError
+from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
 
 RANK_HEADER = "X-data-parallel-rank"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ais_bench_prefix_cache.analysis.snapshot import EngineCounters, read_engines
-from ais_bench_prefix_cache.errors import ServiceError, SnapshotError
+from ais_bench_prefix_cache.counters.snapshot import EngineCounters, read_engines
+from ais_bench_prefix_cache.foundation.errors import ServiceError, SnapshotError
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
 from ais_bench_prefix_cache.service.counters import Counter, EngineId, Reading
 from ais_bench_prefix_cache.service.preflight import EngineFacts

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ais_bench_prefix_cache.errors import PrefixCacheError, Problem, ServiceError
+from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem, ServiceError
 from ais_bench_prefix_cache.service.client import ServedModel, ServiceClient
 from ais_bench_prefix_cache.service.counters import EngineId
 from ais_bench_prefix_cache.service.probe_image import probe_image_url

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ais_bench_prefix_cache.errors import ServiceError
+from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.prompts import MIN_CONTROLLED_TOKENS, UNIQUE, PromptSource, PromptSpec, WordEstimate
 from ais_bench_prefix_cache.service.block_inference import BlockRule, rules_that_explain
 from ais_bench_prefix_cache.service.client import RANK_HEADER, ServiceClient

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ais_bench_prefix_cache.errors import Problem, ServiceError
+from ais_bench_prefix_cache.foundation.errors import Problem, ServiceError
 from ais_bench_prefix_cache.service.client import ResetReply, ServiceClient
 from ais_bench_prefix_cache.service.probing import RankProbe, repeat_probe
 from ais_bench_prefix_cache.service.scraping import CounterReader

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ais_bench_prefix_cache.errors import ServiceError
+from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.service.client import ServiceClient
 from ais_bench_prefix_cache.service.counters import Counter, EngineId, Reading, movement, total_queries
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ais_bench_prefix_cache.errors import PrefixCacheError, Problem, ServiceError
+from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem, ServiceError
 from ais_bench_prefix_cache.service.block_inference import BlockRule
 from ais_bench_prefix_cache.service.client import Completion, ServiceClient
 from ais_bench_prefix_cache.service.counters import Counter, EngineId, Reading

@@ -12,8 +12,8 @@ from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, ana
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.analysis.request_comparison import SeenRequest, compare_requests
 from ais_bench_prefix_cache.analysis.run_facts import RunFacts
-from ais_bench_prefix_cache.analysis.summary_table import render_summary_table
-from ais_bench_prefix_cache.errors import SnapshotError
+from ais_bench_prefix_cache.foundation.errors import SnapshotError
+from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
 from ais_bench_prefix_cache.scenario.model import ServiceConfig, ValidationConfig
 
 MANIFEST: dict[str, Any] = {

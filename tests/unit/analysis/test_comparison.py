@@ -6,9 +6,9 @@ import pytest
 from metric_texts import engine, vllm_text
 
 from ais_bench_prefix_cache.analysis.comparison import Comparison, compare
-from ais_bench_prefix_cache.analysis.difference import difference
 from ais_bench_prefix_cache.analysis.planned_traffic import PlannedShare, PlannedTraffic
-from ais_bench_prefix_cache.analysis.snapshot import parse_snapshot
+from ais_bench_prefix_cache.counters.difference import difference
+from ais_bench_prefix_cache.counters.snapshot import parse_snapshot
 from ais_bench_prefix_cache.scenario.model import ValidationConfig
 
 COLD = PlannedTraffic(

@@ -1,1 +1,0 @@
-"""The files of a data set: paths, rows, manifest, writing and verifying."""

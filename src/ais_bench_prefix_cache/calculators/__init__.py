@@ -1,0 +1,1 @@
+"""Answers that need no data set: sizes, batches, replays."""

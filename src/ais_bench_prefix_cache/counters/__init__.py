@@ -1,0 +1,1 @@
+"""Prometheus texts to counters per rank, and their differences."""

@@ -1,0 +1,1 @@
+"""Data sets whose prompts copy earlier ones."""

@@ -1,0 +1,1 @@
+"""What all data sets share on disk: names, writing, documents, digests, findings."""

@@ -1,0 +1,231 @@
+"""Checks of manifest and analysis that every kind of data set shares, whatever its rows are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from ais_bench_prefix_cache.datasets.format.documents import (
+    canonical_sha256,
+    digest_problems,
+    is_count,
+    is_sha256,
+    read_document,
+)
+from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
+from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+from ais_bench_prefix_cache.datasets.text import manifest as manifest_format
+from ais_bench_prefix_cache.foundation.errors import ArtifactError
+
+TYPE_CHECKING = False  # typing is slow to import
+if TYPE_CHECKING:
+    from typing import Any
+
+LARGEST_COUNT = 1_000_000
+"""A configured number above this is not believed."""
+ROW_FILE_KEYS = ("name", "path", "rows", "bytes", "sha256")
+ANALYSIS_STATUSES = ("prepared", "complete", "analyzed")
+CAPACITY_WARNING = "CACHE_TOO_SMALL"
+
+
+def check_manifest_form(
+    paths: RunPaths, manifest: Mapping[str, Any], expected: tuple[str, ...], findings: Findings
+) -> None:
+    """The ``expected`` keys, and everything that rows cannot prove: names, digests, the configuration's own digest."""
+    where = paths.manifest.name
+    if tuple(manifest) != expected:
+        missing = [key for key in expected if key not in manifest]
+        unknown = [key for key in manifest if key not in expected]
+        if missing:
+            findings.add("MISSING_KEY", where, f"it lacks {', '.join(missing)}")
+        if unknown:
+            findings.add("UNKNOWN_KEY", where, f"it has unknown keys: {shown(', '.join(unknown))}")
+        if not missing and not unknown:
+            findings.add("KEY_ORDER", where, "its keys are not in their order")
+    config = manifest["effective_config"]
+    if manifest.get("effective_config_sha256") != canonical_sha256(config):
+        findings.add("CONFIG_EDITED", f"{where}: effective_config_sha256", "it is not the digest of effective_config")
+    if manifest["run_id"] != paths.run_id:
+        findings.add("WRONG_VALUE", f"{where}: run_id", f"it says {shown(manifest['run_id'])}", allowed=paths.run_id)
+    for key in ("scenario_sha256", "corpus_sha256"):
+        if not is_sha256(manifest.get(key)):
+            findings.add("WRONG_TYPE", f"{where}: {key}", "it is not a SHA-256 in hexadecimal digits")
+    if not isinstance(manifest.get("plugin_version"), str):
+        findings.add("WRONG_TYPE", f"{where}: plugin_version", "it is not a string")
+    check_tokenizer_section(manifest, manifest_format.tokenizer_keys(manifest["benchmark_mode"]), where, findings)
+
+
+def check_tokenizer_section(manifest: Mapping[str, Any], keys: tuple[str, ...], where: str, findings: Findings) -> None:
+    """The ``keys`` of the manifest's tokenizer, their types, and what the configuration says of it, too."""
+    tokenizer = manifest.get("tokenizer")
+    if not isinstance(tokenizer, dict) or tuple(tokenizer) != keys:
+        findings.add("MISSING_KEY", f"{where}: tokenizer", "it does not have its keys", allowed=", ".join(keys))
+        return
+    if not is_sha256(tokenizer["fingerprint_sha256"]):
+        findings.add("WRONG_TYPE", f"{where}: tokenizer.fingerprint_sha256", "it is not a SHA-256")
+    if not isinstance(tokenizer["class"], str):
+        findings.add("WRONG_TYPE", f"{where}: tokenizer.class", "it is not a string")
+    if not is_count(tokenizer["vocab_size"]):
+        findings.add("WRONG_TYPE", f"{where}: tokenizer.vocab_size", "it is not a whole number")
+    configured = value_in(manifest, "effective_config.tokenizer")
+    configured = configured if isinstance(configured, dict) else {}
+    for key in ("path", "revision", "block_size") if "block_size" in keys else ("path", "revision"):
+        compare_exactly(configured.get(key), tokenizer[key], f"{where}: tokenizer.{key}", findings)
+
+
+def check_artifacts_section(
+    paths: RunPaths,
+    manifest: Mapping[str, Any],
+    row_files: Mapping[str, Path],
+    hashes: Mapping[str, tuple[int, str]],
+    rows: int | None,
+    findings: Findings,
+) -> None:
+    """Names, sizes and digests that the manifest records against the files. ``rows`` is None where nobody counted."""
+    where = f"{paths.manifest.name}: artifacts"
+    files = {**row_files, "analysis": paths.analysis}
+    artifacts = manifest.get("artifacts")
+    if not isinstance(artifacts, dict) or tuple(artifacts) != tuple(files):
+        findings.add("MISSING_KEY", where, "it does not have its keys", allowed=", ".join(files))
+        return
+    for key, path in files.items():
+        entry, place = artifacts[key], f"{where}.{key}"
+        keys = ("name", "path", "bytes", "sha256_at_prepare") if key == "analysis" else ROW_FILE_KEYS
+        if not isinstance(entry, dict) or tuple(entry) != keys:
+            findings.add("MISSING_KEY", place, "it does not have its keys", allowed=", ".join(keys))
+            continue
+        compare_exactly(path.name, entry["name"], f"{place}.name", findings)
+        if not isinstance(entry["path"], str) or Path(entry["path"]).name != path.name:
+            findings.add("WRONG_VALUE", f"{place}.path", f"it says {shown(entry['path'])}", allowed=f"…/{path.name}")
+        if key == "analysis":
+            if not is_count(entry["bytes"]) or not is_sha256(entry["sha256_at_prepare"]):
+                findings.add("WRONG_TYPE", place, "its size or digest is none")
+            continue
+        size, digest = hashes.get(key, (None, None))
+        recorded = (("ROW_COUNT", "rows", rows), ("FILE_SIZE", "bytes", size), ("FILE_HASH", "sha256", digest))
+        for code, name, found in recorded:
+            if found is not None and (entry[name] != found or type(entry[name]) is not type(found)):
+                message = f"the file's {name} is {found}, the manifest says {shown(entry[name])}"
+                findings.add(code, path.name, message)
+
+
+def check_analysis_form(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
+    """The analysis against its own digest and against the manifest's; empty where it cannot be read."""
+    where = paths.analysis.name
+    try:
+        analysis, content = read_document(paths.analysis, what="analysis")
+    except ArtifactError as error:
+        findings.extend(list(error.problems))
+        return {}
+    findings.extend(digest_problems(paths.analysis, analysis, content, what="analysis"))
+    status = analysis.get("status")
+    if status not in ANALYSIS_STATUSES:
+        findings.add(
+            "WRONG_VALUE", f"{where}: status", f"it says {shown(status)}", allowed=", ".join(ANALYSIS_STATUSES)
+        )
+    entry = manifest["artifacts"].get("analysis") if isinstance(manifest.get("artifacts"), dict) else None
+    if status == "prepared" and isinstance(entry, dict):
+        digest = hashlib.sha256(content).hexdigest()
+        if entry.get("sha256_at_prepare") != digest or entry.get("bytes") != len(content):
+            message = f"its SHA-256 is {digest}, the manifest says {shown(entry.get('sha256_at_prepare'))}"
+            findings.add("FILE_HASH", where, message)
+    return analysis
+
+
+def check_analysis_claims(
+    expected: Mapping[str, Any], analysis: Mapping[str, Any], where: str, findings: Findings
+) -> None:
+    """What ``prepare`` must have written, ``expected``, against an analysis of any status."""
+    status = analysis.get("status")
+    found = {key: value for key, value in analysis.items() if key != "content_sha256"}
+    if status != "prepared":
+        # run and analyze add keys and warnings; what prepare said must still be there.
+        found = {key: found[key] for key in expected if key in found}
+        found["status"] = expected["status"]
+        found["validation"] = _only(found.get("validation"), expected["validation"])
+        if isinstance(found["validation"], dict) and found["validation"].get("status") == "PASS_WITH_WARNING":
+            found["validation"]["status"] = expected["validation"]["status"]
+        if isinstance(found.get("warnings"), list):
+            found["warnings"] = [warning for warning in found["warnings"] if warning in expected["warnings"]]
+    compare_exactly(dict(expected), found, where, findings)
+
+
+def capacity_warnings_of(analysis: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The warnings of an analysis that speak of ``service.kv_cache_blocks``."""
+    warnings = analysis.get("warnings")
+    found = warnings if isinstance(warnings, list) else []
+    return [each for each in found if isinstance(each, dict) and each.get("code") == CAPACITY_WARNING]
+
+
+def compare_exactly(expected: Any, found: Any, where: str, findings: Findings) -> None:
+    """Report every place in which ``found`` is not exactly ``expected``, types included."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key, value in expected.items():
+            place = f"{where}.{key}" if ":" in where else f"{where}: {key}"
+            if key not in found:
+                findings.add("MISSING_KEY", place, "it is missing", allowed=shown(value))
+            else:
+                compare_exactly(value, found[key], place, findings)
+        for key in found:
+            if key not in expected:
+                place = f"{where}.{key}" if ":" in where else f"{where}: {key}"
+                findings.add("UNKNOWN_KEY", place, f"it should not be there: {shown(found[key])}")
+        if expected.keys() == found.keys() and list(expected) != list(found):
+            findings.add("KEY_ORDER", where, "its keys are not in their order", allowed=", ".join(expected))
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for index, (value, claimed) in enumerate(zip(expected, found, strict=True)):
+            compare_exactly(value, claimed, f"{where}[{index}]", findings)
+    elif type(expected) is not type(found) or expected != found:
+        findings.add("WRONG_VALUE", where, f"it says {shown(found)}", allowed=shown(expected))
+
+
+class ConfigReader:
+    """Reads values out of the effective configuration; ``sound`` turns False at the first unusable one."""
+
+    def __init__(self, config: Mapping[str, Any], where: str, findings: Findings) -> None:
+        self._config = config
+        self._where = where
+        self._findings = findings
+        self.sound = True
+
+    def count(self, path: str, minimum: int) -> int:
+        value = value_in(self._config, path)
+        if is_count(value) and minimum <= value <= LARGEST_COUNT:
+            return value
+        self._unusable(path, value, f"a whole number from {minimum} to {LARGEST_COUNT}")
+        return 0
+
+    def number(self, path: str, low: float, high: float) -> float:
+        value = value_in(self._config, path)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high:
+            return float(value)
+        self._unusable(path, value, f"a number from {low} to {high}")
+        return 0.0
+
+    def text(self, path: str) -> None:
+        value = value_in(self._config, path)
+        if not isinstance(value, str):
+            self._unusable(path, value, "a string")
+
+    def choice(self, path: str, allowed: tuple[Any, ...]) -> Any:
+        value = value_in(self._config, path)
+        if any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
+            return value
+        self._unusable(path, value, ", ".join(map(repr, allowed)))
+        return None
+
+    def _unusable(self, path: str, value: object, allowed: str) -> None:
+        self.sound = False
+        self._findings.add("WRONG_TYPE", f"{self._where}.{path}", f"it says {shown(value)}", allowed=allowed)
+
+
+def value_in(config: Mapping[str, Any], path: str) -> Any:
+    value: Any = config
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _only(value: Any, keys: Mapping[str, Any]) -> Any:
+    return {key: value[key] for key in keys if key in value} if isinstance(value, dict) else value

@@ -1,0 +1,131 @@
+"""JSON documents (manifest, analysis) whose every byte is checked.
+
+A document is written in exactly one way: two spaces of indentation, characters as themselves, keys in their documented
+order, one newline at the end. Its last key, ``content_sha256``, digests everything else. So any edit shows, a changed
+number and an added space alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
+
+TYPE_CHECKING = False  # typing is slow to import
+if TYPE_CHECKING:
+    from typing import Any, NoReturn, TypeGuard
+
+DIGEST_KEY = "content_sha256"
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+def canonical_json(value: Any) -> bytes:
+    """``value`` as UTF-8 JSON with sorted keys and no spaces: the form that digests are taken of."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+
+
+def canonical_sha256(value: Any) -> str:
+    """SHA-256, in hex, of :func:`canonical_json`."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def content_sha256(document: Mapping[str, Any]) -> str:
+    """The digest of a document without its own digest."""
+    return canonical_sha256({key: value for key, value in document.items() if key != DIGEST_KEY})
+
+
+def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of ``document`` with its digest as the last key."""
+    content = {key: value for key, value in document.items() if key != DIGEST_KEY}
+    return {**content, DIGEST_KEY: content_sha256(content)}
+
+
+def render_document(document: Mapping[str, Any]) -> bytes:
+    """The bytes of a document's file."""
+    return (json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2) + "\n").encode()
+
+
+def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:
+    """The JSON object in ``path`` and the file's bytes; ``what`` names it in errors (``manifest``).
+
+    Raises :class:`ArtifactError` where the file is missing, unreadable or not one JSON object with unique keys.
+    """
+    where = str(path)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise ArtifactError(Problem("MISSING_FILE", where, f"the {what} does not exist")) from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ArtifactError(Problem("UNREADABLE_FILE", where, f"the {what} cannot be read: {reason}")) from None
+    try:
+        document = parse_json(content)
+    except ValueError as error:
+        raise ArtifactError(Problem("INVALID_JSON", where, f"the {what} is not valid JSON: {error}")) from None
+    if not isinstance(document, dict):
+        raise ArtifactError(Problem("INVALID_JSON", where, f"the {what} is not a JSON object"))
+    return document, content
+
+
+def parse_json(content: bytes) -> Any:
+    """Strict JSON: UTF-8 without a byte-order mark, no duplicate keys, no NaN or Infinity. Raises ``ValueError``."""
+    try:
+        text = content.decode("utf-8")
+        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is not UTF-8") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def digest_problems(path: Path, document: Mapping[str, Any], content: bytes, *, what: str) -> list[Problem]:
+    """What a document's own bytes and digest reveal: edits of its content, and of its layout."""
+    recorded = document.get(DIGEST_KEY)
+    if recorded is None:
+        return [Problem("DIGEST_MISSING", f"{path}: {DIGEST_KEY}", f"the {what} has lost the digest of its content")]
+    if recorded != content_sha256(document):
+        return [
+            Problem(
+                "CONTENT_EDITED",
+                f"{path}: {DIGEST_KEY}",
+                f"the {what}'s content is not what was written: its digest does not match",
+            )
+        ]
+    if render_document(document) != content:
+        return [
+            Problem(
+                "LAYOUT_EDITED",
+                str(path),
+                f"the {what}'s values are intact, but its bytes are not what was written (spaces, order or escapes)",
+            )
+        ]
+    return []
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether ``value`` is a whole number from 0 up (and not a boolean)."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def is_sha256(value: object) -> TypeGuard[str]:
+    """Whether ``value`` is a SHA-256 in hexadecimal digits."""
+    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"the key {key!r} occurs twice")
+            seen.add(key)
+    return unique
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")

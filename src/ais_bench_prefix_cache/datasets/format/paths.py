@@ -1,0 +1,155 @@
+"""Where a run's files lie: one time-stamped directory with ``log/`` and ``result/``.
+
+``output_dir`` ``./outputs/a`` and run id ``a`` at 12:34:56 on 25 August 2026 give::
+
+    ./outputs/a_20260825_123456/log/a_20260825_123456.<command>.log
+    ./outputs/a_20260825_123456/result/a_20260825_123456.{full.jsonl,requests.jsonl,manifest.json,analysis.json}
+
+An image data set has ``<run id>.<image scenario>.requests.jsonl`` in place of the two row files.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.foundation.record import Record
+
+TYPE_CHECKING = False  # typing is slow to import
+if TYPE_CHECKING:
+    from datetime import datetime
+
+TIMESTAMP_FORMAT = "%Y%m%d_%H%M%S"
+_TIMESTAMP = re.compile(r"([0-9]{4})(0[1-9]|1[0-2])([0-9]{2})_([01][0-9]|2[0-3])[0-5][0-9][0-5][0-9]")
+MANIFEST_SUFFIX = ".manifest.json"
+LATEST_ADVANCE_SECONDS = 3600
+"""How far ahead of the clock a directory name may be when commands start faster than one a second."""
+
+IMAGE_SCENARIO_NAMES = ("single_1080p", "multi_720p_5")
+
+
+class RunPaths(Record):
+    """The files of one run. ``run_id`` is the time-stamped one, ``directory`` the time-stamped directory."""
+
+    __slots__ = ("directory", "run_id")
+
+    def __init__(self, directory: Path, run_id: str) -> None:
+        self.directory = directory
+        self.run_id = run_id
+
+    @classmethod
+    def create(cls, output_dir: Path, base_run_id: str, now: datetime) -> RunPaths:
+        """Claim a new directory beside ``output_dir`` and make its ``log`` and ``result``.
+
+        Creating the directory is the claim: of two commands in one second, one takes the next free second.
+        """
+        from datetime import timedelta
+
+        output_dir.parent.mkdir(parents=True, exist_ok=True)
+        for seconds in range(LATEST_ADVANCE_SECONDS):
+            timestamp = (now + timedelta(seconds=seconds)).strftime(TIMESTAMP_FORMAT)
+            directory = output_dir.with_name(f"{output_dir.name}_{timestamp}")
+            try:
+                directory.mkdir()
+            except FileExistsError:
+                continue
+            paths = cls(directory, f"{base_run_id}_{timestamp}")
+            paths.log_dir.mkdir()
+            paths.result_dir.mkdir()
+            return paths
+        raise ArtifactError(
+            Problem(
+                "NO_FREE_DIRECTORY",
+                str(output_dir),
+                f"every time stamp of the next {LATEST_ADVANCE_SECONDS} seconds is taken",
+                hint="Set another run.output_dir, or move old directories away.",
+            )
+        )
+
+    @classmethod
+    def of_manifest(cls, manifest: Path) -> RunPaths:
+        """The files beside ``manifest``, wherever its directory has been moved to.
+
+        Raises :class:`ArtifactError` where the name is not ``<run_id>_<time stamp>.manifest.json``, or the file does
+        not lie in a ``result`` directory.
+        """
+        manifest = manifest.absolute()
+        run_id = manifest.name.removesuffix(MANIFEST_SUFFIX)
+        stem, _, _ = split_timestamp(run_id)
+        if run_id == manifest.name or not stem or manifest.parent.name != "result":
+            raise ArtifactError(
+                Problem(
+                    "MANIFEST_NAME",
+                    str(manifest),
+                    "this is not where a manifest lies",
+                    allowed="…/result/<run_id>_<YYYYMMDD_HHMMSS>.manifest.json, with its data files beside it",
+                )
+            )
+        return cls(manifest.parent.parent, run_id)
+
+    @property
+    def timestamp(self) -> str:
+        """``YYYYMMDD_HHMMSS``."""
+        return split_timestamp(self.run_id)[2]
+
+    @property
+    def base_run_id(self) -> str:
+        """The Scenario's ``run.run_id``."""
+        return split_timestamp(self.run_id)[0]
+
+    @property
+    def log_dir(self) -> Path:
+        return self.directory / "log"
+
+    @property
+    def result_dir(self) -> Path:
+        return self.directory / "result"
+
+    @property
+    def full(self) -> Path:
+        return self.result_dir / f"{self.run_id}.full.jsonl"
+
+    @property
+    def requests(self) -> Path:
+        return self.result_dir / f"{self.run_id}.requests.jsonl"
+
+    def image_requests(self, image_scenario: str) -> Path:
+        """The rows of an image data set."""
+        return self.result_dir / f"{self.run_id}.{image_scenario}.requests.jsonl"
+
+    @property
+    def data_files(self) -> tuple[Path, ...]:
+        """Every file that a data set of either kind may have beside its manifest."""
+        return (self.full, self.requests, self.analysis, *map(self.image_requests, IMAGE_SCENARIO_NAMES))
+
+    @property
+    def manifest(self) -> Path:
+        return self.result_dir / f"{self.run_id}{MANIFEST_SUFFIX}"
+
+    @property
+    def analysis(self) -> Path:
+        return self.result_dir / f"{self.run_id}.analysis.json"
+
+    def log(self, command: str) -> Path:
+        """The log file of one command."""
+        return self.log_dir / f"{self.run_id}.{command}.log"
+
+
+def split_timestamp(name: str) -> tuple[str, str, str]:
+    """``stem_YYYYMMDD_HHMMSS`` → (stem, ``_``, time stamp); empty strings where ``name`` has no such end."""
+    stem, separator, timestamp = name[:-16], name[-16:-15], name[-15:]
+    parts = _TIMESTAMP.fullmatch(timestamp)
+    if not stem or separator != "_" or parts is None:
+        return "", "", ""
+    year, month, day = (int(part) for part in parts.group(1, 2, 3))
+    if not year or not 1 <= day <= _days_in_month(year, month):
+        return "", "", ""
+    return stem, separator, timestamp
+
+
+def _days_in_month(year: int, month: int) -> int:
+    """Of the Gregorian calendar; here because the modules that know it cost `validate` a tenth of its time."""
+    if month == 2:
+        return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
+    return 30 if month in (4, 6, 9, 11) else 31

@@ -1,0 +1,62 @@
+"""Whether what a data set was made from, corpus and tokenizer, is still the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from ais_bench_prefix_cache.foundation.errors import Problem
+
+TYPE_CHECKING = False  # typing is slow to import
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
+
+
+def corpus_warning(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A warning object where the corpus file has changed or gone since ``prepare``; else None.
+
+    The data set stays valid; it could just not be made again.
+    """
+    path = Path(manifest["effective_config"]["corpus"]["path"])
+    try:
+        current = file_sha256(path)
+    except OSError as error:
+        return {
+            "code": "CORPUS_MISSING",
+            "message": f"the corpus {path} cannot be read any more ({error.strerror or error}); "
+            "the data set is intact, but could not be made again",
+        }
+    if current == manifest["corpus_sha256"]:
+        return None
+    return {
+        "code": "CORPUS_CHANGED",
+        "message": f"the corpus {path} has changed since the data set was made; prepare would make another one now",
+        "sha256_at_prepare": manifest["corpus_sha256"],
+        "sha256": current,
+    }
+
+
+def tokenizer_problem(manifest: Mapping[str, Any], tokenizer: PromptTokenizer) -> Problem | None:
+    """A problem where ``tokenizer`` does not encode as the one that the data set was made with; else None."""
+    recorded = manifest["tokenizer"]["fingerprint_sha256"]
+    current = tokenizer.identity()["fingerprint_sha256"]
+    if recorded == current:
+        return None
+    return Problem(
+        "TOKENIZER_CHANGED",
+        manifest["tokenizer"]["path"],
+        f"the tokenizer is not the one that the data set was made with: its fingerprint is {current}, "
+        f"the manifest says {recorded}",
+        hint="Prepare the data set again with the tokenizer that the server uses.",
+    )
+
+
+def file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,191 @@
+"""Writing files so that a final name never holds anything half-written.
+
+A file grows under a temporary name beside its final one, is hashed while it is written, synced to the disk, and renamed
+into place. The files of a data set are renamed together, the manifest last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, NamedTuple
+
+from ais_bench_prefix_cache.datasets.format.documents import render_document, sealed
+from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.foundation.interruptions import signals_held
+
+PARTIAL_SUFFIX = ".partial"
+BUFFER_BYTES = 1 << 20
+FILE_MODE = 0o666
+
+
+class FileRecord(NamedTuple):
+    """A finished file: where it is, its rows (lines), bytes and SHA-256."""
+
+    path: Path
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class FileSet:
+    """Files that come into being together, in the order in which they were opened; on any failure none does.
+
+    Use as a context manager: :meth:`open` each file, write to it, then :meth:`commit`. Leaving without a commit, by an
+    exception, Ctrl-C or SIGTERM, removes every temporary file. ``replace``, of the set or of one file, allows final
+    names that exist already.
+    """
+
+    def __init__(self, *, replace: bool) -> None:
+        self._replace = replace
+        self._files: list[GrowingFile] = []
+
+    def __enter__(self) -> FileSet:
+        return self
+
+    def open(self, path: Path, *, replace: bool = False) -> GrowingFile:
+        """Start a file that will be called ``path``."""
+        if not (replace or self._replace) and path.exists():
+            raise ArtifactError(
+                Problem("FILE_EXISTS", str(path), "the file exists already", hint="Allow it with --overwrite.")
+            )
+        growing = GrowingFile(path)
+        self._files.append(growing)
+        return growing
+
+    def write_document(self, path: Path, document: Mapping[str, Any], *, replace: bool = False) -> FileRecord:
+        """Add a whole JSON document as the file ``path``."""
+        growing = self.open(path, replace=replace)
+        growing.write(render_document(document))
+        return growing.finish()
+
+    def commit(self) -> None:
+        """Rename every file into place. SIGINT and SIGTERM wait until this is done."""
+        for growing in self._files:
+            growing.finish()
+        with signals_held():
+            renamed: list[Path] = []
+            try:
+                for growing in self._files:
+                    growing.rename()
+                    renamed.append(growing.path)
+            except OSError as error:
+                for path in renamed:
+                    path.unlink(missing_ok=True)
+                raise _write_error(error, self._files[len(renamed)].path) from None
+            for directory in {growing.path.parent for growing in self._files}:
+                _sync_directory(directory)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with signals_held():
+            for growing in self._files:
+                growing.discard()
+
+
+class GrowingFile:
+    """A file under its temporary name. Counts and hashes what is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.partial = path.with_name(f".{path.name}{PARTIAL_SUFFIX}")
+        self._digest = hashlib.sha256()
+        self._bytes = 0
+        self._rows = 0
+        self._record: FileRecord | None = None
+        try:
+            # A temporary file that a killed command left behind is nobody's any more: see `claimed`.
+            self._stream: BinaryIO = self.partial.open("wb", buffering=BUFFER_BYTES)
+        except OSError as error:
+            raise _write_error(error, path) from None
+
+    def write(self, content: bytes) -> None:
+        """Append ``content``; a row is what ends with a newline."""
+        try:
+            self._stream.write(content)
+        except OSError as error:
+            raise _write_error(error, self.path) from None
+        self._digest.update(content)
+        self._bytes += len(content)
+        self._rows += content.count(b"\n")
+
+    def finish(self) -> FileRecord:
+        """Flush to the disk. Nothing can be written afterwards."""
+        if self._record is None:
+            try:
+                self._stream.flush()
+                os.fsync(self._stream.fileno())
+                self._stream.close()
+            except OSError as error:
+                raise _write_error(error, self.path) from None
+            self._record = FileRecord(self.path, self._rows, self._bytes, self._digest.hexdigest())
+        return self._record
+
+    def rename(self) -> None:
+        """Give the file its final name, in place of any file that has it."""
+        self.partial.replace(self.path)
+
+    def discard(self) -> None:
+        """Remove the temporary file, if it is still there."""
+        with contextlib.suppress(OSError):
+            self._stream.close()
+        with contextlib.suppress(OSError):
+            self.partial.unlink()
+
+
+def write_document(path: Path, document: Mapping[str, Any]) -> FileRecord:
+    """Write one JSON document, atomically, over whatever ``path`` held."""
+    with FileSet(replace=True) as files:
+        record = files.write_document(path, document)
+        files.commit()
+    return record
+
+
+def update_analysis(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace ``analysis.json`` atomically; returns the document with its new digest.
+
+    ``run`` and ``analyze`` hand in the prepared document with their keys added. A failure leaves the old file.
+    """
+    complete = sealed(document)
+    write_document(path, complete)
+    return complete
+
+
+@contextlib.contextmanager
+def claimed(directory: Path) -> Iterator[bool]:
+    """Whether this process is the only one that writes into ``directory``; the claim ends with the block or process."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        # Some file systems cannot sync a directory; the rename is atomic there all the same.
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_error(error: OSError, path: Path) -> ArtifactError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ArtifactError(
+            Problem("DISK_FULL", str(path), "the disk is full", hint="Free some space and repeat the command.")
+        )
+    return ArtifactError(Problem("CANNOT_WRITE", str(path), f"it cannot be written: {error.strerror or error}"))

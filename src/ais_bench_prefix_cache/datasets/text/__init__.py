@@ -1,0 +1,1 @@
+"""Data sets of text prompts whose hits are planned."""

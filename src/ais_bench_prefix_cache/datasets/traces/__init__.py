@@ -1,0 +1,1 @@
+"""Data sets made from recorded traces, and reading those traces."""

@@ -1,0 +1,271 @@
+"""Prompts for the requests of a trace: equal where the trace's blocks are equal, different from there on.
+
+The content of a block is a function of its name in the trace and of the names before it, so nothing about earlier
+blocks has to be kept. It begins with a code of 64 bits of that chain of names, in words of one token each; natural text
+of the corpus follows. Two prompts are therefore equal up to the end of their last common block, and differ within the
+next block of the server. The first words of a prompt are the special tokens that the endpoint adds and one fixed word,
+because a word at the start of a text has other ids than after a space.
+
+All words stand between single spaces. Where the tokenizer provably encodes such words one by one (:mod:`.join_proof`),
+a prompt's ids are those of its words: its length and its blocks are exact by construction. Elsewhere every prompt is
+encoded whole, and a block that turns out otherwise is written anew, unless an earlier prompt holds it already.
+
+Tokens that the endpoint adds at the end take the place of a prompt's last words. They are in nobody's way but where
+another request continues the very block that they close: such a trace is refused.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import eq
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ais_bench_prefix_cache.exact_text.exact_rows import settle_rows
+from ais_bench_prefix_cache.exact_text.row_text import EncodedRows
+from ais_bench_prefix_cache.exact_text.words import TextCleaner, WordTable, vocabulary_words
+from ais_bench_prefix_cache.foundation.errors import GenerationError
+from ais_bench_prefix_cache.kvcache.block_hash import ROOT_HASH, BlockHash, block_hashes
+
+if TYPE_CHECKING:
+    from ais_bench_prefix_cache.exact_text.corpus import Corpus
+    from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
+
+CODE_BITS = 64
+MAX_ATTEMPTS = 64
+"""How often a prompt that is not encoded as its words are is written anew before it is refused."""
+ENOUGH_CODE_WORDS = 2048
+MOST_VOCABULARY_WORDS = 16384
+
+TokenIds = npt.NDArray[np.uint32]
+
+
+class TracePrompts:
+    """Builds prompts whose trace blocks have ``trace_block_size`` tokens, for a server with ``block_size``.
+
+    ``check_each`` encodes every prompt whole even where a proof says what comes out; without a proof that is always
+    done.
+
+    Raises:
+        GenerationError: the tokenizer needs more tokens for a code than a block has, or its vocabulary has no words for
+            one; the corpus has no usable words; the server's blocks do not divide the trace's.
+    """
+
+    def __init__(
+        self,
+        tokenizer: PromptTokenizer,
+        corpus: Corpus,
+        *,
+        trace_block_size: int,
+        block_size: int,
+        check_each: bool = False,
+    ) -> None:
+        if trace_block_size % block_size:
+            raise GenerationError.of(
+                "TRACE_BLOCK_SIZE",
+                "scenario: tokenizer.block_size",
+                f"blocks of {block_size} tokens do not divide the trace's blocks of {trace_block_size}",
+                allowed=f"a divisor of {trace_block_size}",
+            )
+        self._proof = tokenizer.join_proof
+        self._check_each = check_each or not self._proof.proven
+        self.trace_block_size = trace_block_size
+        self._tokenizer = tokenizer
+        # Of unproven tokenizers: how often a block was written anew, and the blocks that a finished prompt holds.
+        self._attempts: dict[BlockHash, int] = {}
+        self._finished: set[BlockHash] = set()
+        # Where a tokenizer adds tokens at the end: how many words each block has, and which line said so.
+        self._closed: dict[BlockHash, tuple[int, int]] = {}
+        cleaner = TextCleaner(tokenizer)
+        table = WordTable(tokenizer, cleaner)
+        self._first_word = table.anchor
+        self._first_ids = [*tokenizer.prefix_ids, *table.anchor_first]
+        self._read_corpus(table, cleaner, corpus)
+        self._choose_code_words(table, cleaner)
+        room = block_size - len(self._first_ids) - len(tokenizer.suffix_ids)
+        if self._code_length > room:
+            raise GenerationError.of(
+                "CODE_TOO_LONG",
+                "scenario: tokenizer.block_size",
+                f"a code that tells blocks apart needs {self._code_length} tokens, but the first block has {room}",
+                hint="Use a larger block size, or a tokenizer with more words of one token.",
+            )
+
+    def build(self, names: Sequence[int], prompt_tokens: int, line: int) -> tuple[str, TokenIds]:
+        """The text of a prompt and its ids, ``prompt_tokens`` of them.
+
+        ``names`` are the trace's ids, one a block; tokens after the last named block are this request's own. ``line``
+        tells those of different requests apart.
+
+        Raises:
+            GenerationError: the prompt is shorter than what every prompt begins with, cannot be made exact, or ends in
+                a block that another one continues although the tokenizer closes it.
+        """
+        closing = self._tokenizer.suffix_ids
+        least = len(self._first_ids) + len(closing)
+        if prompt_tokens < least:
+            raise GenerationError.of(
+                "PROMPT_TOO_SHORT",
+                f"trace line {line}",
+                f"{prompt_tokens} tokens cannot hold the special tokens and a word",
+                allowed=f"at least {least}",
+            )
+        chain = block_hashes(names, 1)
+        blocks = -(-(prompt_tokens - len(closing)) // self.trace_block_size)
+        chain = [*chain[:blocks], *[_own_name(chain, line)] * (blocks - len(chain))]
+        if closing:
+            self._refuse_closed_blocks(chain[: len(names)], prompt_tokens, line)
+        for _ in range(MAX_ATTEMPTS):
+            words, ids = self._written(chain, prompt_tokens - len(closing))
+            text, ids = " ".join(words), [*ids, *closing]
+            if not self._check_each:
+                break
+            place = _first_difference(ids, self._tokenizer.encode_batch([text])[0])
+            if place is None:
+                break
+            if not self._write_anew(chain, place):
+                raise self._not_exact(line)
+        else:
+            raise self._not_exact(line)
+        if not self._proof.proven:
+            self._finished.update(chain)
+        return text, np.array(ids, dtype=np.uint32)
+
+    def _written(self, chain: Sequence[BlockHash], tokens: int) -> tuple[list[str], list[int]]:
+        """Words and ids of a prompt, without what the tokenizer adds at its end."""
+        words = [self._first_word]
+        ids = list(self._first_ids)
+        for number, name in enumerate(chain):
+            attempt = self._attempts.get(name) if self._attempts else None
+            end = min(tokens, (number + 1) * self.trace_block_size)
+            self._append_block(words, ids, name if attempt is None else _written_anew(name, attempt), end - len(ids))
+        return words, ids
+
+    def _write_anew(self, chain: Sequence[BlockHash], place: int) -> bool:
+        """Give the block of the token ``place`` another text, or the one after it, where no finished prompt has it."""
+        number = min(place // self.trace_block_size, len(chain) - 1)
+        for name in chain[number : number + 2]:
+            if name not in self._finished and not self._proof.proven:
+                self._attempts[name] = self._attempts.get(name, 0) + 1
+                return True
+        return False
+
+    def _refuse_closed_blocks(self, chain: Sequence[BlockHash], prompt_tokens: int, line: int) -> None:
+        """A whole block that closing tokens end must not be continued by anybody, before or after."""
+        end = prompt_tokens - len(self._tokenizer.suffix_ids)
+        for number, name in enumerate(chain[: prompt_tokens // self.trace_block_size]):
+            words = min(end, (number + 1) * self.trace_block_size) - number * self.trace_block_size
+            known, other = self._closed.setdefault(name, (words, line))
+            if known != words:
+                ended, longer = (line, other) if words < known else (other, line)
+                raise GenerationError.of(
+                    "TRACE_NOT_EXACT",
+                    f"trace line {longer}",
+                    f"it continues the block in which line {ended} ends, but there the tokenizer adds tokens at the "
+                    "end of the prompt, so the two cannot share it",
+                    hint="Tokenizers of language models seldom add tokens at the end: is this the server's own?",
+                )
+
+    def _not_exact(self, line: int) -> GenerationError:
+        error = GenerationError.of(
+            "PROMPTS_NOT_EXACT",
+            f"trace line {line}",
+            f"no text of its blocks is encoded as its words are ({self._proof.reason})",
+            hint="docs/exact-prompts.md says which tokenizers can be made exact.",
+        )
+        assert isinstance(error, GenerationError)
+        return error
+
+    def _append_block(self, words: list[str], ids: list[int], name: BlockHash, tokens: int) -> None:
+        value = int.from_bytes(name[:8], "little")
+        start = int.from_bytes(name[8:], "little") % self._starts
+        left = tokens
+        for _ in range(min(self._code_length, tokens)):
+            digit = value & self._code_mask
+            value >>= self._code_bits
+            words.append(self._code_words[digit])
+            ids.append(self._code_ids[digit])
+            left -= 1
+        ends = self._token_ends
+        before = ends[start]
+        end = bisect_right(ends, before + left, start, min(start + left + 1, len(ends))) - 1
+        words += self._words[start:end]
+        ids += self._ids[before : ends[end]]
+        # What no whole word fills: code words, which have one token each.
+        for position in range(start, start + before + left - ends[end]):
+            digit = position & self._code_mask
+            words.append(self._code_words[digit])
+            ids.append(self._code_ids[digit])
+
+    def _choose_code_words(self, table: WordTable, cleaner: TextCleaner) -> None:
+        """A power of two of words that are one token each, and how many of them carry the code's bits."""
+        single = _words_of_one_token(table)
+        if len(single) < ENOUGH_CODE_WORDS:
+            table.add(vocabulary_words(self._tokenizer, cleaner, common=True)[:MOST_VOCABULARY_WORDS])
+            single = _words_of_one_token(table)
+        bits = min(len(single), ENOUGH_CODE_WORDS).bit_length() - 1
+        if bits < 1:
+            raise GenerationError.of(
+                "NO_CODE_WORDS", "scenario: tokenizer.path", "the vocabulary has no words of one token after a space"
+            )
+        chosen = [single[token] for token in sorted(single)][: 1 << bits]
+        self._code_words = [table.texts[number] for number in chosen]
+        self._code_ids = [table.ids[number][0] for number in chosen]
+        self._code_bits, self._code_mask = bits, (1 << bits) - 1
+        self._code_length = -(-CODE_BITS // bits)
+
+    def _read_corpus(self, table: WordTable, cleaner: TextCleaner, corpus: Corpus) -> None:
+        """The corpus as one stream of words, repeated at its end so that a block can begin anywhere."""
+        if self._proof.proven:
+            stream = [word for row in corpus.rows for word in cleaner.words(row)]
+            table.add(stream)
+            numbers = [table.number[word] for word in stream]
+        else:
+            rows = EncodedRows(table, cleaner)
+            rows.add(range(len(corpus.rows)), corpus.rows)
+            settle_rows(rows, self._tokenizer, 0, proven=False)
+            numbers = [
+                word for slot in rows.slot.values() for word in rows.words[rows.start[slot] : rows.start[slot + 1]]
+            ]
+        numbers = [number for number in numbers if table.counts[number]]
+        if not numbers:
+            raise GenerationError.of("EMPTY_CORPUS", str(corpus.path), "holds no word that a prompt could use")
+        self._starts = len(numbers)
+        repeated, tokens = list(numbers), 0
+        while tokens <= self.trace_block_size:
+            number = numbers[(len(repeated) - len(numbers)) % len(numbers)]
+            repeated.append(number)
+            tokens += table.counts[number]
+        self._words = [table.texts[number] for number in repeated]
+        self._ids = [token for number in repeated for token in table.ids[number]]
+        # Tokens of the stream before its first, second … word, and in all.
+        self._token_ends = list(accumulate((table.counts[number] for number in repeated), initial=0))
+
+
+def _words_of_one_token(table: WordTable) -> dict[int, int]:
+    """Their numbers by token."""
+    return {table.ids[number][0]: number for number, count in enumerate(table.counts) if count == 1}
+
+
+def _first_difference(expected: Sequence[int], found: Sequence[int]) -> int | None:
+    """The first place in which two lists differ; None where they are equal."""
+    if len(expected) == len(found) and all(map(eq, expected, found)):
+        return None
+    pairs = zip(expected, found, strict=False)
+    return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(expected), len(found)))
+
+
+def _written_anew(name: BlockHash, attempt: int) -> BlockHash:
+    """What stands for a block's name in its next text."""
+    return block_hashes([*np.frombuffer(name, dtype="<u4").tolist(), attempt], 5)[0]
+
+
+def _own_name(chain: Sequence[BlockHash], line: int) -> BlockHash:
+    """A name for the tokens that the trace does not name: no other request has it."""
+    parent = chain[-1] if chain else ROOT_HASH
+    own = [*np.frombuffer(parent, dtype="<u4").tolist(), 0xFFFFFFFF, line]
+    return block_hashes(own, len(own))[0]

@@ -1,0 +1,1 @@
+"""Text with exactly n tokens, for any tokenizer."""

@@ -1,0 +1,468 @@
+"""The tokenizer of the model under test, exactly as ``/v1/completions`` uses it.
+
+vLLM encodes the text of a completion request with the tokenizer that ``AutoTokenizer`` loads and
+``add_special_tokens=True``. :class:`PromptTokenizer` does the same; its batch path goes straight to the Rust backend
+where that is known to give the same ids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ais_bench_prefix_cache.foundation.errors import GenerationError
+
+if TYPE_CHECKING:
+    from ais_bench_prefix_cache.exact_text.join_proof import JoinProof
+    from ais_bench_prefix_cache.scenario.model import TokenizerConfig
+
+PROBE_TEXTS = (
+    "a",
+    "Natalia sold 48 clips, didn't she?  She’ll pay €3.50 (each).",
+    "def f(x):\n\treturn x**2 # naïve ﬁ\r\n",
+    "天地玄黄,宇宙洪荒。 日月盈昃 👩‍👩‍👧‍👦 🇨🇳 e\u0301",
+)
+"""Texts on which the batch path must agree with the tokenizer's own ``encode`` before it is used."""
+
+FINGERPRINT_TEXTS = (
+    *PROBE_TEXTS,
+    "tabs\t\tand\n\n\nlines\r\nend",
+    "0 7 42 007 1234 12345678 3.14 1,000 x86 ½ ² ３４５ ٣٤٥ Ⅷ",
+    "don't I'LL we’ve HELLO camelCaseWord snake_case UPPERlower ǅ ß İ ſ ﬁ Å K",
+    "!!! ... -- == != ?! ()[]{}<>/* */ // \\ \"quoted\" `tick` ``x'' #@$%^&* +=~|",
+    "日本語カタカナひらがな 한국어 ภาษาไทย العَرَبِيَّة עברית हिन्दी Ελληνικά Русский ｶﾞ",
+    "e\u0301 \u00e9 \u1100\u1161\u11a8 각 a\u00a0b\u3000c\u200bd\u200de\u2060f\ufeffg\u00adh ´ …",
+    "👍🏽 🏳️‍🌈 1️⃣ \U0010fffd \ue000 \u0378 \x00\x07\x1b\x7f\x85\u2028",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa hahahahahahahahahaha the the the ▁x▁ Ġy <0x0A>",
+)
+"""Texts whose ids, with the vocabulary, stand for all that a tokenizer does to prompts: digits, case, Unicode forms,
+contractions, punctuation, many scripts, unknown characters. Spaces at the start, two together and what follows an added
+token are left out: no prompt has them, and releases of transformers treat them differently."""
+
+
+class PromptTokenizer:
+    """A loaded tokenizer.
+
+    ``prefix_ids`` and ``suffix_ids`` are the special tokens that encoding adds before and after every text (BOS, EOS).
+    ``backend`` is the Rust tokenizer, or None where ids come from Python code that the backend cannot stand for.
+    """
+
+    def __init__(self, tokenizer: Any, *, path: str, revision: str | None = None) -> None:
+        self._tokenizer = tokenizer
+        self._path = path
+        self._revision = revision
+        self.backend: Any | None = _trusted_backend(tokenizer)
+        self.prefix_ids, self.suffix_ids = self._added_special_ids()
+
+    @cached_property
+    def join_proof(self) -> JoinProof:
+        """Whether words joined by single spaces provably encode independently."""
+        from ais_bench_prefix_cache.exact_text.join_proof import prove_joins
+
+        return prove_joins(self.backend)
+
+    @property
+    def class_name(self) -> str:
+        return type(self._tokenizer).__name__
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of the whole text with the special tokens that the endpoint adds."""
+        return list(self._tokenizer.encode(text, add_special_tokens=True, truncation=False, padding=False))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """:meth:`encode` of each text; on the Rust backend all cores work side by side."""
+        if self.backend is None:
+            return [self.encode(text) for text in texts]
+        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=True)]
+
+    def encode_plain_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Like :meth:`encode_batch`, without the special tokens."""
+        if self.backend is None:
+            return [
+                list(self._tokenizer.encode(text, add_special_tokens=False, truncation=False, padding=False))
+                for text in texts
+            ]
+        return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def normalize(self, text: str) -> str:
+        """The text as the model of the tokenizer sees it, where the backend has a normalizer."""
+        if self.backend is None or self.backend.normalizer is None:
+            return text
+        return str(self.backend.normalizer.normalize_str(text))
+
+    def normalizer_adds_spaces(self) -> bool:
+        """Whether the normalizer puts spaces around characters inside a word (BERT does, around Chinese ones)."""
+        if self.backend is None or self.backend.normalizer is None:
+            return False
+        return "BertNormalizer" in repr(self.backend.normalizer)
+
+    def added_token_texts(self) -> list[str]:
+        """The literal texts of all added tokens, special or not: their occurrence in a prompt would be one token."""
+        return sorted({str(token) for token in self._tokenizer.added_tokens_decoder.values()})
+
+    def vocabulary(self) -> dict[str, int]:
+        """Token string → id, without added tokens where the backend can tell them apart.
+
+        A tokenizer in Python may name its tokens by bytes (``tiktoken`` does): those that are UTF-8 are given as text.
+        """
+        if self.backend is not None:
+            return dict(self.backend.get_vocab(with_added_tokens=False))
+        texts = ((_token_text(token), int(number)) for token, number in self._tokenizer.get_vocab().items())
+        return {text: number for text, number in texts if text is not None}
+
+    def identity(self) -> dict[str, Any]:
+        """The manifest's ``tokenizer`` entry without ``block_size``.
+
+        ``fingerprint_sha256`` digests what decides ids, and nothing else: the model's vocabulary and merges (or
+        vocabulary, merges, code and settings of a Python tokenizer), and the ids of :data:`FINGERPRINT_TEXTS` and of
+        every added token after a letter. Releases of transformers name and define the same tokenizer in different
+        ways; its fingerprint stays the same, as it does wherever its files lie.
+        """
+        return {
+            "path": self._path,
+            "revision": self._revision,
+            "class": self.class_name,
+            "vocab_size": len(self._tokenizer),
+            "special_token_ids": sorted({int(token_id) for token_id in self._tokenizer.all_special_ids}),
+            "fingerprint_sha256": self._fingerprint_sha256(),
+        }
+
+    def _fingerprint_sha256(self) -> str:
+        digest = hashlib.sha256()
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is not None:
+            digest.update(_model_content(backend.model))
+        if self.backend is None:
+            digest.update(json.dumps(_python_tokenizer_content(self._tokenizer), sort_keys=True).encode())
+        texts = [*FINGERPRINT_TEXTS, *(f"x{token}" for token in self.added_token_texts())]
+        digest.update(json.dumps(self._ids_or_none(texts)).encode())
+        return digest.hexdigest()
+
+    def _ids_or_none(self, texts: Sequence[str]) -> list[list[int] | None]:
+        """The ids of each text; None where a tokenizer in Python refuses it."""
+        if self.backend is not None:
+            return list(self.encode_batch(texts))
+        found: list[list[int] | None] = []
+        for text in texts:
+            try:
+                found.append(self.encode(text))
+            except Exception:  # Its own code may refuse a text in any way.
+                found.append(None)
+        return found
+
+    def _added_special_ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What encoding puts before and after the plain ids; the same for every probe text."""
+        found: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+        for whole, plain in zip(self.encode_batch(PROBE_TEXTS), self.encode_plain_batch(PROBE_TEXTS), strict=True):
+            starts = [i for i in range(len(whole) - len(plain) + 1) if whole[i : i + len(plain)] == plain]
+            if len(starts) != 1:
+                # Plain ids such as one repeated token fit in several places, or in none.
+                found.add(((-1,), (len(whole) - len(plain),))) if not starts else None
+                continue
+            found.add((tuple(whole[: starts[0]]), tuple(whole[starts[0] + len(plain) :])))
+        if len(found) == 1:
+            ((prefix, suffix),) = found
+            if prefix != (-1,):
+                return prefix, suffix
+        raise GenerationError.of(
+            "TOKENIZER_SPECIAL_TOKENS",
+            "scenario: tokenizer.path",
+            f"the tokenizer {self._path!r} does not add the same special tokens before and after every text, so no "
+            "prompt length can be guaranteed",
+        )
+
+
+def load_tokenizer(config: TokenizerConfig) -> PromptTokenizer:
+    """Load a tokenizer with ``AutoTokenizer``, quietly, and from disk alone where ``path`` is a directory.
+
+    Raises :class:`GenerationError`: missing or unusable path, no network, remote code that was not allowed, a missing
+    package, a tokenizer whose ids are random.
+    """
+    local = Path(config.path).is_dir()
+    if not local:
+        _refuse_missing_path(config.path)
+    with _quiet(), _torch_hidden(unless=config.trust_remote_code), _collection_paused():
+        try:
+            AutoTokenizer = _import_auto_tokenizer()
+        except ImportError as error:  # pragma: no cover - transformers is a base dependency
+            raise _load_error(config, "TOKENIZER_PACKAGE_MISSING", "transformers cannot be imported", error) from error
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                config.path,
+                revision=config.revision or "main",
+                trust_remote_code=config.trust_remote_code,
+                local_files_only=local,
+            )
+        except Exception as error:  # AutoTokenizer lets through whatever its many loaders raise.
+            raise _explain_load_failure(config, error, local) from error
+    if tokenizer is None or not callable(getattr(tokenizer, "encode", None)):
+        raise _load_error(config, "TOKENIZER_NOT_FOUND", "holds no tokenizer that AutoTokenizer can load", None)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and getattr(backend.model, "dropout", None):
+        raise _load_error(
+            config, "TOKENIZER_RANDOM", "uses BPE dropout, so the same text is encoded differently each time", None
+        )
+    with _quiet():
+        try:
+            return PromptTokenizer(tokenizer, path=config.path, revision=config.revision)
+        except GenerationError:
+            raise
+        except Exception as error:  # A custom tokenizer's own code may fail in any way.
+            raise _load_error(config, "TOKENIZER_NOT_USABLE", "cannot encode text", error) from error
+
+
+def _trusted_backend(tokenizer: Any) -> Any | None:
+    """The Rust backend, if encoding through it is the same as encoding through the tokenizer."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or not getattr(tokenizer, "is_fast", False):
+        return None
+    for method in ("encode", "__call__", "_call_one", "_encode_plus", "_batch_encode_plus"):
+        function = getattr(type(tokenizer), method, None)
+        if function is not None and not function.__module__.startswith("transformers."):
+            return None
+    # The endpoint neither truncates nor pads, whatever tokenizer.json says.
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = bool(getattr(tokenizer, "split_special_tokens", False))
+    for text in PROBE_TEXTS:
+        if backend.encode(text, add_special_tokens=True).ids != list(tokenizer.encode(text, add_special_tokens=True)):
+            return None
+    return backend
+
+
+def _model_content(model: Any) -> bytes:
+    """What decides the ids that a model of the Rust backend gives: its kind, vocabulary and merges."""
+    with _quiet():
+        state = bytes(model.__getstate__())
+    kind = type(model).__name__
+    if kind == "Unigram":
+        # The last digit of a score depends on how it was read.
+        vocabulary = [[piece, f"{score:.9g}"] for piece, score in json.loads(state)["vocab"]]
+        state = b'"vocab":' + json.dumps(vocabulary).encode()
+    # What stands before the vocabulary, such as the name of the unknown token, is seen in the ids of texts.
+    return f"{kind} {getattr(model, 'ignore_merges', None)}\n".encode() + state[state.index(b'"vocab":') :]
+
+
+def _token_text(token: str | bytes) -> str | None:
+    """A token of a Python tokenizer's vocabulary as text; None for bytes that are no whole characters."""
+    if isinstance(token, bytes):
+        try:
+            return token.decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+    return str(token)
+
+
+def _python_tokenizer_content(tokenizer: Any) -> dict[str, Any]:
+    """What decides the ids of a tokenizer written in Python, as far as it can be seen from outside."""
+    kind = type(tokenizer)
+    content: dict[str, Any] = {"vocabulary": sorted((str(k), int(v)) for k, v in tokenizer.get_vocab().items())}
+    with contextlib.suppress(OSError, TypeError):
+        if not kind.__module__.startswith("transformers."):
+            content["code"] = inspect.getsource(kind)
+    ranks = getattr(tokenizer, "bpe_ranks", None)
+    if isinstance(ranks, dict):
+        content["merges"] = sorted((str(pair), int(rank)) for pair, rank in ranks.items())
+    for name in ("do_lower_case", "do_basic_tokenize", "add_bos_token", "add_eos_token", "legacy", "add_prefix_space"):
+        value = getattr(tokenizer, name, None)
+        if isinstance(value, (bool, int, str)):
+            content[name] = value
+    sentencepiece: Any = getattr(tokenizer, "sp_model", None)
+    if hasattr(sentencepiece, "serialized_model_proto"):
+        content["sentencepiece"] = hashlib.sha256(sentencepiece.serialized_model_proto()).hexdigest()
+    return content
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers' advice, progress bars and prints off stdout, which carries one JSON document.
+
+    What compiled code prints (``tokenizers`` on gaps in a vocabulary) goes past ``sys.stdout``: hence the descriptor.
+    """
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr), _descriptor_1_to_stderr():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _descriptor_1_to_stderr() -> Iterator[None]:
+    try:
+        stdout = os.dup(1)
+    except OSError:  # It is closed, and nothing can reach it.
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
+
+
+def _import_auto_tokenizer() -> Any:
+    """``transformers.AutoTokenizer``, with the package's model files read once.
+
+    Importing the package reads all of them, and its ``models`` read them again, because what was found in more than 128
+    folders is forgotten; the whole, found last, is still known under the path that it was asked for by.
+    """
+    import transformers
+    from transformers.utils import import_utils as imported
+
+    import_utils: Any = imported
+    scan = getattr(import_utils, "create_import_structure_from_path", None)
+    models = Path(transformers.__file__).parent / "models"
+    if scan is not None:
+        import_utils.create_import_structure_from_path = lambda path, *rest, **options: scan(
+            models if path == str(models / "__init__.py") else path, *rest, **options
+        )
+    try:
+        from transformers import AutoTokenizer
+    finally:
+        if scan is not None:
+            import_utils.create_import_structure_from_path = scan
+    return AutoTokenizer
+
+
+@contextlib.contextmanager
+def _collection_paused() -> Iterator[None]:
+    """No search for unreachable cycles while modules and vocabularies, which stay, come into being."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _torch_hidden(*, unless: bool) -> Iterator[None]:
+    """Let transformers believe that PyTorch is not installed: importing it takes seconds, and tokenizers need it not.
+
+    ``unless`` there is code from a model's repository to run, which may want it. A process that has imported either of
+    the two has decided already.
+    """
+    if unless or "torch" in sys.modules or "transformers" in sys.modules:
+        yield
+        return
+    hidden: dict[str, Any] = {"torch": None}  # what makes `import torch` fail and `find_spec` find nothing
+    sys.modules.update(hidden)
+    try:
+        yield
+    finally:
+        if sys.modules.get("torch", "") is None:
+            del sys.modules["torch"]
+
+
+def _is_lfs_pointer(file: Path) -> bool:
+    """Whether a file that should hold a tokenizer is the few lines by which Git LFS stands for it."""
+    if file.suffix not in (".json", ".model", ".txt", ".tiktoken") or file.stat().st_size > 1024:
+        return False
+    return file.read_bytes().startswith(b"version https://git-lfs.github.com/spec/")
+
+
+def _load_error(
+    config: TokenizerConfig, code: str, what: str, error: BaseException | None, *, hint: str | None = None
+) -> GenerationError:
+    detail = ""
+    if error is not None:
+        first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        detail = f" ({first_line[:300]})"
+    problem = GenerationError.of(code, "scenario: tokenizer.path", f"{config.path!r} {what}{detail}", hint=hint)
+    assert isinstance(problem, GenerationError)
+    return problem
+
+
+def _refuse_missing_path(path: str) -> None:
+    """A path that names no directory is a model name on the hub, unless it looks like a path."""
+    where = "scenario: tokenizer.path"
+    if Path(path).is_file():
+        raise GenerationError.of(
+            "TOKENIZER_NOT_A_DIRECTORY",
+            where,
+            f"{path!r} is a file",
+            allowed="the directory that holds tokenizer.json or tokenizer_config.json, or a model name",
+        )
+    if path.startswith(("/", ".", "~")) or "\\" in path or path.count("/") > 1:
+        raise GenerationError.of(
+            "TOKENIZER_NOT_FOUND",
+            where,
+            f"the directory {path!r} does not exist",
+            allowed="a directory with the tokenizer of the served model, or a model name",
+        )
+
+
+def _explain_load_failure(config: TokenizerConfig, error: Exception, local: bool) -> GenerationError:
+    text = f"{type(error).__name__}: {error}"
+    lowered = text.lower()
+    if "trust_remote_code" in lowered:
+        return _load_error(
+            config,
+            "TOKENIZER_NEEDS_REMOTE_CODE",
+            "needs Python code from its repository, which was not allowed",
+            None,
+            hint="If you trust that code, set tokenizer.trust_remote_code to true.",
+        )
+    if isinstance(error, ImportError):
+        return _load_error(config, "TOKENIZER_PACKAGE_MISSING", "needs a Python package that is missing", error)
+    if local:
+        files = sorted(Path(config.path).iterdir())
+        pointer = next((file for file in files if _is_lfs_pointer(file)), None)
+        if pointer is not None:
+            return _load_error(
+                config,
+                "TOKENIZER_DAMAGED",
+                f"holds a Git LFS pointer in place of the file {pointer.name}",
+                None,
+                hint="Fetch the file itself, for example with `git lfs pull`.",
+            )
+        names = {file.name for file in files}
+        model = next((file for file in files if file.suffix == ".model"), None)
+        if model is not None and "tokenizer.json" not in names and importlib.util.find_spec("sentencepiece") is None:
+            return _load_error(
+                config,
+                "TOKENIZER_PACKAGE_MISSING",
+                f"has no tokenizer.json, and to read its {model.name} the package sentencepiece is missing",
+                None,
+                hint="Install it (`pip install sentencepiece`), or add the tokenizer.json of the model.",
+            )
+        if not names & {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt"}:
+            return _load_error(
+                config,
+                "TOKENIZER_NOT_FOUND",
+                "holds no tokenizer files",
+                None,
+                hint="Name the directory that has tokenizer.json or tokenizer_config.json in it.",
+            )
+        return _load_error(config, "TOKENIZER_DAMAGED", "cannot be loaded as a tokenizer", error)
+    if any(word in lowered for word in ("connect", "offline", "resolve", "timed out", "timeout", "proxy", "ssl")):
+        return _load_error(
+            config,
+            "TOKENIZER_NO_NETWORK",
+            "is no directory here, and the model hub cannot be reached",
+            None,
+            hint="Give the path of a directory with the tokenizer's files.",
+        )
+    return _load_error(
+        config,
+        "TOKENIZER_NOT_FOUND",
+        "is neither a directory here nor a model that the hub serves",
+        error,
+        hint="Give the path of a directory with the tokenizer's files.",
+    )

@@ -1,0 +1,1 @@
+"""What has no subject of its own: errors, strict JSON, random streams, interruptions, tables."""

@@ -1,0 +1,1 @@
+"""Turns analyses and results into tables and pages."""

@@ -1,1 +1,0 @@
-"""Request traces of other programs and of this one: reading them for a replay, writing them."""

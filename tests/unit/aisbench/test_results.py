@@ -1,0 +1,170 @@
+"""AISBench's csv and json, and the rows of our usage file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ais_bench_prefix_cache.aisbench.adapters.observation import RequestObservation
+from ais_bench_prefix_cache.aisbench.request_usage import RequestUsage, load_request_usage
+from ais_bench_prefix_cache.aisbench.results import performance_report
+from ais_bench_prefix_cache.foundation.errors import AISBenchError, ArtifactError
+from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
+
+CSV = """Performance Parameters,Stage,Average,N
+E2EL,total,47.7 ms,3
+TTFT,total,20.1 ms,3
+OutputTokens,total,4.0,3
+"""
+COMMON = {"Total Requests": {"total": 3}, "Prefill Token Throughput": {"total": "9.5 token/s"}}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """``runtime.aisbench`` of a finished run and the path of its analysis."""
+    directory = tmp_path / "here" / "work" / "20260101_000000"
+    results = directory / "performances" / "m"
+    results.mkdir(parents=True)
+    (results / "d.csv").write_text(CSV)
+    (results / "d.json").write_text(json.dumps(COMMON))
+    analysis_path = tmp_path / "here" / "out" / "result" / "d.analysis.json"
+    analysis_path.parent.mkdir(parents=True)
+    return {
+        "exp_dir": str(directory),
+        "relative_exp_dir": "../../work/20260101_000000",
+        "model_abbr": "m",
+        "dataset_abbr": "d",
+        "stream": True,
+    }, analysis_path
+
+
+def test_figures_are_those_of_the_files(run):
+    record, path = run
+    report = performance_report({"runtime": {"aisbench": record}}, analysis_path=path)
+    assert report["metrics"] == {
+        "E2EL": {"Stage": "total", "Average": "47.7 ms", "N": 3},
+        "TTFT": {"Stage": "total", "Average": "20.1 ms", "N": 3},
+        "OutputTokens": {"Stage": "total", "Average": "4.0", "N": 3},
+    }
+    assert report["common"] == COMMON
+    assert report["csv"].endswith("performances/m/d.csv")
+    assert report["json"].endswith("performances/m/d.json")
+
+
+def test_what_only_streaming_measures_is_absent_without_it(run):
+    record, path = run
+    report = performance_report({"runtime": {"aisbench": {**record, "stream": False}}}, analysis_path=path)
+    assert set(report["metrics"]) == {"E2EL", "OutputTokens"}
+    assert set(report["common"]) == {"Total Requests"}
+
+
+def test_results_that_were_moved_together_are_found(run, tmp_path):
+    record, path = run
+    moved = tmp_path / "there"
+    shutil.move(tmp_path / "here", moved)
+    path = moved / "out" / "result" / path.name
+    report = performance_report({"runtime": {"aisbench": record}}, analysis_path=path)
+    assert report["csv"] == str(moved / "work" / "20260101_000000" / "performances" / "m" / "d.csv")
+
+
+@pytest.mark.parametrize("analysis", [{}, {"runtime": None}, {"runtime": {"aisbench": None}}])
+def test_an_analysis_without_a_run(analysis, tmp_path):
+    with pytest.raises(ArtifactError) as caught:
+        performance_report(analysis, analysis_path=tmp_path / "a.json")
+    assert str(caught.value) == (
+        f"{tmp_path / 'a.json'}: records no run of AISBench\n"
+        "    Send the data set first: ais-bench-prefix-cache run --scenario …"
+    )
+
+
+def test_results_that_are_gone_or_damaged(run):
+    record, path = run
+    analysis = {"runtime": {"aisbench": record}}
+    file = performance_report(analysis, analysis_path=path)["json"]
+    Path(file).write_text("[]")
+    with pytest.raises(AISBenchError, match="is not a file that AISBench wrote"):
+        performance_report(analysis, analysis_path=path)
+    shutil.rmtree(record["exp_dir"])
+    with pytest.raises(AISBenchError, match="the performance files of the run are not there any more"):
+        performance_report(analysis, analysis_path=path)
+
+
+def test_the_tables_look_like_aisbench_own(run):
+    record, path = run
+    report = performance_report({"runtime": {"aisbench": record}}, analysis_path=path)
+    assert render_performance_tables(report) == (
+        "╒════════════════════════╤═══════╤═════════╤═══╕\n"
+        "│ Performance Parameters │ Stage │ Average │ N │\n"
+        "╞════════════════════════╪═══════╪═════════╪═══╡\n"
+        "│ E2EL                   │ total │ 47.7 ms │ 3 │\n"
+        "├────────────────────────┼───────┼─────────┼───┤\n"
+        "│ TTFT                   │ total │ 20.1 ms │ 3 │\n"
+        "├────────────────────────┼───────┼─────────┼───┤\n"
+        "│ OutputTokens           │ total │ 4.0     │ 3 │\n"
+        "╘════════════════════════╧═══════╧═════════╧═══╛\n"
+        "╒══════════════════════════╤═══════╤═════════════╕\n"
+        "│ Common Metric            │ Stage │ Value       │\n"
+        "╞══════════════════════════╪═══════╪═════════════╡\n"
+        "│ Total Requests           │ total │ 3           │\n"
+        "├──────────────────────────┼───────┼─────────────┤\n"
+        "│ Prefill Token Throughput │ total │ 9.5 token/s │\n"
+        "╘══════════════════════════╧═══════╧═════════════╛"
+    )
+
+
+def _observe(usage):
+    observation = RequestObservation(7, 1, on_first_token=lambda: None, on_activity=lambda: None)
+    observation.begin_attempt()
+    observation.usage = usage
+    observation.end(success=True, error=None)
+    return observation.to_row(time_origin=0.0)
+
+
+@pytest.mark.parametrize(
+    ("usage", "state", "cached"),
+    [
+        (None, "absent", None),
+        ({"prompt_tokens": 5}, "absent", None),
+        ({"prompt_tokens": 5, "prompt_tokens_details": {}}, "absent", None),
+        ({"prompt_tokens": 5, "prompt_tokens_details": None}, "null", None),
+        ({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": None}}, "null", None),
+        ({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0}}, "reported", 0),
+        ({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 48}}, "reported", 48),
+    ],
+)
+def test_absent_null_and_zero_cached_tokens_survive_the_file(usage, state, cached, tmp_path):
+    path = tmp_path / "d_usage.jsonl"
+    path.write_text(json.dumps(_observe(usage)) + "\n", encoding="utf-8")
+    (row,) = load_request_usage(path)
+    assert (row.cached_tokens_state, row.cached_tokens) == (state, cached)
+    assert row.prompt_tokens == (None if usage is None else 5)
+    assert (row.sequence_index, row.attempts, row.success, row.error) == (7, 1, True, None)
+
+
+def test_only_the_first_token_of_an_answer_counts_and_every_chunk_is_a_sign_of_life():
+    tokens, signs, clock = [], [], iter(range(100))
+    observation = RequestObservation(
+        0, None, lambda: tokens.append(1), lambda: signs.append(1), _clock=lambda: float(next(clock))
+    )
+    observation.begin_attempt()
+    observation.see_chunk(has_token=False)
+    observation.see_chunk(has_token=True)
+    observation.see_chunk(has_token=True)
+    observation.end(success=False, error="")
+    row = RequestUsage.from_json(observation.to_row(time_origin=0.0))
+    assert (row.sent, row.first_token, row.finished, row.error) == (0.0, 1.0, 2.0, "unknown error")
+    assert (len(tokens), len(signs)) == (1, 4)
+
+
+def test_rows_come_in_send_order_and_damage_is_named(tmp_path):
+    path = tmp_path / "d_usage.jsonl"
+    rows = [{**_observe(None), "sequence_index": index} for index in (2, 0, 1)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert [row.sequence_index for row in load_request_usage(path)] == [0, 1, 2]
+    path.write_text(json.dumps(rows[0]) + "\n{}\n", encoding="utf-8")
+    with pytest.raises(AISBenchError) as caught:
+        load_request_usage(path)
+    assert str(caught.value) == f"{path} line 2: is not a usage row that this program wrote"

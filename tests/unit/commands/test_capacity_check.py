@@ -1,0 +1,139 @@
+"""``inspect`` and ``prepare`` warn where ``service.kv_cache_blocks`` cannot hold the plan; the rate is a replay's."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ais_bench_prefix_cache.cli import main
+from ais_bench_prefix_cache.datasets.format.documents import sealed
+from ais_bench_prefix_cache.datasets.format.writing import write_document
+from ais_bench_prefix_cache.kvcache.replay import replay_prompts
+from ais_bench_prefix_cache.planning.planner import plan_scenario
+from ais_bench_prefix_cache.scenario.loading import load_scenario
+
+
+def scenario(directory: Path, blocks: int | None, mode: str = "cold", **requests: Any) -> Path:
+    (directory / "corpus.jsonl").write_text('{"question": "Why?"}\n')
+    path = directory / "scenario.json"
+    document = {
+        "run": {"run_id": "small", "output_dir": str(directory / "out")},
+        "tokenizer": {"path": "/nowhere", "block_size": 16},
+        "corpus": {"path": "corpus.jsonl"},
+        "requests": {
+            "count": 60,
+            "input_length": {"mode": "range", "ranges": [{"min": 64, "max": 400, "count": 60}]},
+            "output_length": {"mode": "fixed", "value": 8},
+            **requests,
+        },
+        "prefix_cache": {"mode": mode, "target_hit_rate": 0.5, "groups": {"count": 6}},
+        "service": {"dp_size": 2, "kv_cache_blocks": blocks},
+    }
+    path.write_text(json.dumps(document))
+    return path
+
+
+def replayed_hits(path: Path, num_blocks: int) -> int:
+    """The plan as tokens through the token replay: canonical prefixes, and other tokens that occur once."""
+    plan = plan_scenario(load_scenario(path))
+    next_token = iter(range(1_000_000, 2**31))
+
+    def prompt(group: int, shared: int, total: int) -> np.ndarray:
+        own = [next(next_token) for _ in range(total - shared)]
+        return np.array([*range(10_000 * (group + 1), 10_000 * (group + 1) + shared), *own])
+
+    prefixes = plan.canonical_prefix_tokens.tolist()
+    warm = plan.mode == "warmup"
+    warmup = [(r, prompt(g, n, n + 16)) for g, n in enumerate(prefixes) for r in range(2) if warm and n]
+    rows = zip(plan.group.tolist(), plan.shared_prefix_tokens.tolist(), plan.input_tokens.tolist(), strict=True)
+    return sum(
+        replay_prompts(
+            [prompt(*row) for row in rows],
+            [index % 2 if warm else rank for index, rank in enumerate(plan.dp_rank.tolist())],
+            block_size=16,
+            num_ranks=2,
+            num_blocks=num_blocks,
+            warmup=warmup,
+            output_tokens=plan.max_tokens.tolist(),
+        )
+    )
+
+
+@pytest.mark.parametrize("mode", ["cold", "warmup"])
+def test_the_rate_is_what_a_replay_of_the_plan_hits(
+    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = scenario(tmp_path, 61, mode)
+    assert main(["inspect", "--scenario", str(path)]) == 0
+    captured = capsys.readouterr()
+    summary = json.loads(captured.out)
+    total, hits = summary["input_tokens"]["total"], replayed_hits(path, 60)
+    found = re.search(
+        r"warning \[CACHE_TOO_SMALL\] with 61 blocks \(service.kv_cache_blocks\) a rank evicts blocks that the plan "
+        r"counts on: a hit rate of (\S+) is reachable, not (\S+); the plan needs (\d+) blocks, and more with many "
+        r"requests in flight\n",
+        captured.err,
+    )
+    assert found is not None
+    assert found.group(1, 2) == (f"{hits / total:.4f}", f"{summary['theoretical_hit_rate']:.4f}")
+    (warning,) = (each for each in summary["warnings"] if each["code"] == "CACHE_TOO_SMALL")
+    assert warning["predicted_hits"] == hits
+    manifest = json.loads(Path(summary["manifest"]).read_text())
+    assert manifest["inspect"]["summary"]["warnings"] == summary["warnings"]
+    planned, needed = round(summary["theoretical_hit_rate"] * total), int(found.group(3))
+    assert replayed_hits(path, needed - 1) == planned > replayed_hits(path, needed - 2)
+
+
+def test_nothing_is_said_where_the_plan_fits_or_nothing_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for blocks in (100_000, None):
+        assert main(["inspect", "--scenario", str(scenario(tmp_path, blocks))]) == 0
+        assert "CACHE_TOO_SMALL" not in capsys.readouterr().err
+
+
+def test_a_request_that_never_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = scenario(tmp_path, 20, input_length={"mode": "fixed", "value": 320})
+    assert main(["inspect", "--scenario", str(path)]) == 0
+    assert (
+        "warning [CACHE_TOO_SMALL] the largest request needs 21 blocks of 16 tokens, but a rank has 19 to give "
+        "(service.kv_cache_blocks 20, less one that is never used)\n"
+    ) in capsys.readouterr().err
+
+
+def test_prepare_warns_as_well(
+    tmp_path: Path, qwen3_tokenizer_dir: Path, gsm8k_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = scenario(tmp_path, 61)
+    document = json.loads(path.read_text())
+    document["tokenizer"]["path"] = str(qwen3_tokenizer_dir)
+    document["corpus"]["path"] = str(gsm8k_path)
+    path.write_text(json.dumps(document))
+    assert main(["prepare", "--mode", "text", "--scenario", str(path)]) == 0
+    captured = capsys.readouterr()
+    assert "warning [CACHE_TOO_SMALL] with 61 blocks" in captured.err
+    files = json.loads(captured.out.splitlines()[-1])
+    validate = ["validate", "--manifest", files["manifest"]]
+    assert main([*validate, "--deep"]) == 0
+    analysis_path = Path(files["analysis"])
+    analysis = json.loads(analysis_path.read_text())
+    (warning,) = (each for each in analysis["warnings"] if each["code"] == "CACHE_TOO_SMALL")
+    assert (warning["kv_cache_blocks"], warning["predicted_hits"]) == (61, replayed_hits(path, 60))
+    assert analysis["validation"]["status"] == "PASS_WITH_WARNING"
+    # A run keeps the warning; and whoever edits it, with all digests made to fit, is found.
+    manifest = json.loads(Path(files["manifest"]).read_text())
+    for changed in ([{**warning, "predicted_hits": 1}], []):
+        forged = {**analysis, "status": "analyzed", "warnings": changed}
+        if not changed:
+            forged["validation"] = {**analysis["validation"], "status": "PASS"}
+        del forged["content_sha256"]
+        write_document(analysis_path, sealed(forged))
+        capsys.readouterr()
+        assert main(validate) == 2
+        assert "warnings about kv_cache_blocks" in capsys.readouterr().err
+    assert manifest["status"] == "prepared"

@@ -1,0 +1,167 @@
+"""Loading a tokenizer: identity, special tokens, and a sentence for each way it can fail."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
+from ais_bench_prefix_cache.foundation.errors import GenerationError
+from ais_bench_prefix_cache.scenario.model import TokenizerConfig
+
+
+def config(path: Path | str) -> TokenizerConfig:
+    return TokenizerConfig(str(path), 16, None, False)
+
+
+def message(path: Path | str) -> str:
+    with pytest.raises(GenerationError) as caught:
+        load_tokenizer(config(path))
+    return str(caught.value)
+
+
+def test_ids_are_those_of_the_raw_tokenizer(deepseek_tokenizer_dir: Path) -> None:
+    from transformers import AutoTokenizer
+
+    raw = AutoTokenizer.from_pretrained(str(deepseek_tokenizer_dir))
+    texts = ["", " two  spaces ", "it's 1234 中文\n\t👍🏽", "<｜end▁of▁sentence｜>x"]
+    tokenizer = load_tokenizer(config(deepseek_tokenizer_dir))
+    expected = [raw(text)["input_ids"] for text in texts]
+    assert [tokenizer.encode(text) for text in texts] == expected
+    assert tokenizer.encode_batch(texts) == expected
+
+
+def test_truncation_and_padding_of_the_file_are_ignored(deepseek_tokenizer_dir: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(deepseek_tokenizer_dir, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    definition = json.loads((copy / "tokenizer.json").read_text(encoding="utf-8"))
+    definition["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
+    (copy / "tokenizer.json").write_text(json.dumps(definition), encoding="utf-8")
+    text = "one two three four five six seven eight nine ten"
+    original = load_tokenizer(config(deepseek_tokenizer_dir))
+    changed = load_tokenizer(config(copy))
+    assert changed.encode_batch([text, "a"]) == original.encode_batch([text, "a"])
+    # The path and what the endpoint ignores leave the fingerprint alone; one merge less does not.
+    assert changed.identity()["fingerprint_sha256"] == original.identity()["fingerprint_sha256"]
+    assert changed.identity()["path"] == str(copy)
+    definition["model"]["merges"].pop()
+    (copy / "tokenizer.json").write_text(json.dumps(definition), encoding="utf-8")
+    assert load_tokenizer(config(copy)).identity()["fingerprint_sha256"] != original.identity()["fingerprint_sha256"]
+
+
+def test_identity_has_the_keys_of_the_manifest(deepseek_tokenizer_dir: Path) -> None:
+    identity = load_tokenizer(config(deepseek_tokenizer_dir)).identity()
+    assert list(identity) == ["path", "revision", "class", "vocab_size", "special_token_ids", "fingerprint_sha256"]
+    assert json.loads(json.dumps(identity)) == identity
+
+
+def test_a_missing_directory_a_file_and_an_empty_directory_are_named(tmp_path: Path) -> None:
+    where = "scenario: tokenizer.path"
+    assert message(tmp_path / "none") == (
+        f"{where}: the directory {str(tmp_path / 'none')!r} does not exist "
+        "(allowed: a directory with the tokenizer of the served model, or a model name)"
+    )
+    (tmp_path / "file").write_text("x")
+    assert message(tmp_path / "file") == (
+        f"{where}: {str(tmp_path / 'file')!r} is a file "
+        "(allowed: the directory that holds tokenizer.json or tokenizer_config.json, or a model name)"
+    )
+    (tmp_path / "empty").mkdir()
+    assert message(tmp_path / "empty") == (
+        f"{where}: {str(tmp_path / 'empty')!r} holds no tokenizer files\n"
+        "    Name the directory that has tokenizer.json or tokenizer_config.json in it."
+    )
+
+
+def test_a_git_lfs_pointer_is_named(tmp_path: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 17477929\n"
+    (tmp_path / "tokenizer.json").write_text(pointer)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizer"}')
+    assert message(tmp_path) == (
+        f"scenario: tokenizer.path: {str(tmp_path)!r} holds a Git LFS pointer in place of the file tokenizer.json\n"
+        "    Fetch the file itself, for example with `git lfs pull`."
+    )
+
+
+def test_the_package_that_a_sentencepiece_model_needs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The file of such a model begins with a protobuf field; without the package it is taken for tiktoken's.
+    (tmp_path / "tokenizer.model").write_bytes(b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert message(tmp_path) == (
+        f"scenario: tokenizer.path: {str(tmp_path)!r} has no tokenizer.json, and to read its tokenizer.model the "
+        "package sentencepiece is missing\n"
+        "    Install it (`pip install sentencepiece`), or add the tokenizer.json of the model."
+    )
+
+
+def test_nothing_reaches_stdout_while_a_tokenizer_is_loaded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Some releases of ``tokenizers`` print on gaps in the vocabulary, past Python's own stdout."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "b": 9}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(str(tmp_path))
+    capfd.readouterr()
+    load_tokenizer(config(tmp_path)).identity()
+    assert capfd.readouterr().out == ""
+
+
+def fingerprint(path: Path) -> str:
+    return str(load_tokenizer(config(path)).identity()["fingerprint_sha256"])
+
+
+def test_the_fingerprint_depends_on_what_decides_ids_alone(deepseek_tokenizer_dir: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(deepseek_tokenizer_dir, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    original = json.loads((copy / "tokenizer.json").read_text(encoding="utf-8"))
+    expected = fingerprint(deepseek_tokenizer_dir)
+
+    def changed(**parts: object) -> str:
+        (copy / "tokenizer.json").write_text(json.dumps(original | parts), encoding="utf-8")
+        return fingerprint(copy)
+
+    # Defined in another way, to the same effect: as another release of transformers would.
+    splits = original["pre_tokenizer"]
+    assert changed(pre_tokenizer={"type": "Sequence", "pretokenizers": [splits]}, decoder=None) == expected
+    assert changed(normalizer={"type": "Sequence", "normalizers": []}) == expected
+    # Other ids for some texts.
+    first, *others = splits["pretokenizers"]
+    assert first["pattern"] == {"Regex": r"\p{N}{1,3}"}
+    one_digit = first | {"pattern": {"Regex": r"\p{N}"}}
+    assert changed(pre_tokenizer=splits | {"pretokenizers": [one_digit, *others]}) != expected
+    assert changed(normalizer={"type": "NFC"}) != expected
+    assert changed(normalizer={"type": "Lowercase"}) != expected
+    assert changed(added_tokens=original["added_tokens"][:-1]) != expected
+
+
+def test_a_damaged_tokenizer_is_an_error_without_traceback(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{ not json")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    assert "cannot be loaded as a tokenizer" in message(tmp_path)
+
+
+def test_a_model_name_without_network_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import huggingface_hub.constants
+    import transformers.utils.hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(transformers.utils.hub, "is_offline_mode", lambda: True, raising=False)
+    text = message("some-owner/some-model-that-is-not-cached")
+    assert text.startswith("scenario: tokenizer.path: 'some-owner/some-model-that-is-not-cached' is no")
+    assert "Give the path of a directory with the tokenizer's files." in text
+
+
+def test_dropout_is_refused(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    model = models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")], dropout=0.1)
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model)).save_pretrained(str(tmp_path))
+    assert "uses BPE dropout, so the same text is encoded differently each time" in message(tmp_path)

@@ -1,0 +1,102 @@
+"""Send orders, lanes and what their caches do, against plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ais_bench_prefix_cache.foundation.random_streams import RandomStream
+from ais_bench_prefix_cache.planning.lanes import build_lanes, cold_ranks
+from ais_bench_prefix_cache.planning.ordering import occurrence_in_group, send_order
+from ais_bench_prefix_cache.planning.theory import simulate_cold, simulate_warm
+
+GROUP = np.array([0, 0, 0, 1, 1, 2], dtype=np.int32)
+LENGTH = np.array([30, 10, 20, 5, 5, 9], dtype=np.int64)
+
+
+def order_of(strategy: str) -> list[int]:
+    return send_order(strategy, GROUP, LENGTH, RandomStream(42, "order")).tolist()  # type: ignore[arg-type]
+
+
+def test_sequential_keeps_the_generation_order() -> None:
+    assert order_of("sequential") == [0, 1, 2, 3, 4, 5]
+
+
+def test_interleave_takes_the_first_of_each_group_then_the_second() -> None:
+    assert order_of("interleave") == [0, 3, 5, 1, 4, 2]
+
+
+def test_input_len_asc_sorts_each_group_stably_and_rotates() -> None:
+    assert order_of("input_len_asc") == [1, 3, 5, 2, 4, 0]
+
+
+def test_interleave_is_numeric_for_more_than_ten_groups() -> None:
+    group = np.repeat(np.arange(12, dtype=np.int32), 2)
+    order = send_order("interleave", group, np.ones(24, dtype=np.int64), RandomStream(1, "order"))
+    assert group[order].tolist() == [*range(12), *range(12)]
+
+
+def test_shuffles_are_permutations_that_depend_on_the_stream_only() -> None:
+    group, length = np.repeat(np.arange(3, dtype=np.int32), 50), np.ones(150, dtype=np.int64)
+    for strategy in ("within_group_shuffle", "global_shuffle"):
+        first, again, other = (
+            send_order(strategy, group, length, RandomStream(seed, "order")).tolist()  # type: ignore[arg-type]
+            for seed in (1, 1, 2)
+        )
+        assert first == again != other
+        assert sorted(first) == list(range(150)) != first
+        is_group_after_group = group[first].tolist() == group.tolist()
+        assert is_group_after_group == (strategy == "within_group_shuffle")
+        assert first[:50] != sorted(first[:50])
+
+
+@settings(deadline=None)
+@given(
+    requests=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=60),
+    dp_size=st.integers(1, 5),
+)
+def test_cold_theory_equals_a_loop_over_lanes(requests: list[tuple[int, int]], dp_size: int) -> None:
+    group = np.array([group for group, _ in requests], dtype=np.int32)
+    shared = np.array([blocks * 16 for _, blocks in requests], dtype=np.int64)
+    rank = cold_ranks(occurrence_in_group(group), dp_size)
+    lanes = build_lanes(group, rank, dp_size)
+    theory = simulate_cold(shared, lanes)
+
+    seen: dict[int, int] = {}
+    watermark: dict[tuple[int, int], int] = {}
+    for i, (number, blocks) in enumerate(requests):
+        expected_rank = seen.get(number, 0) % dp_size
+        seen[number] = seen.get(number, 0) + 1
+        lane = (number, expected_rank)
+        before = watermark.get(lane, 0)
+        watermark[lane] = max(before, blocks * 16)
+        assert (rank[i], theory.watermark_before[i], theory.watermark_after[i]) == (
+            expected_rank,
+            before,
+            watermark[lane],
+        )
+        assert theory.hit_tokens[i] == min(before, blocks * 16)
+    assert sorted(watermark) == list(zip(lanes.group.tolist(), lanes.dp_rank.tolist(), strict=True))
+
+
+def test_a_warm_request_hits_what_it_shares_up_to_its_groups_prefix() -> None:
+    theory = simulate_warm(
+        np.array([16, 64, 0], dtype=np.int64), np.array([0, 1, 1], dtype=np.int32), np.array([16, 48], dtype=np.int64)
+    )
+    assert theory.hit_tokens.tolist() == [16, 48, 0]
+    assert theory.watermark_before.tolist() == theory.watermark_after.tolist() == [16, 48, 48]
+
+
+@pytest.mark.parametrize(
+    "strategy", ["sequential", "within_group_shuffle", "interleave", "global_shuffle", "input_len_asc"]
+)
+def test_one_request(strategy: str) -> None:
+    order = send_order(
+        strategy,  # type: ignore[arg-type]
+        np.zeros(1, dtype=np.int32),
+        np.ones(1, dtype=np.int64),
+        RandomStream(1, "order"),
+    )
+    assert order.tolist() == [0]
