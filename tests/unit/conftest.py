@@ -1,4 +1,4 @@
-"""A small data set on disk whose plan and prompts are written by hand, without tokenizer, corpus or planner."""
+"""Recorded metric texts, and a small data set on disk that is written by hand: no tokenizer, corpus or planner."""
 
 from __future__ import annotations
 
@@ -221,3 +221,25 @@ def make_data_set(tmp_path: Path) -> MakeDataSet:
         return paths
 
     return make
+
+
+@pytest.fixture(scope="session")
+def prom(project_root: Path) -> Callable[[str], str]:
+    """``prom("08")``: the text of the one file in ``tests/data/prom`` whose name begins with that."""
+
+    def read(beginning: str) -> str:
+        (path,) = (project_root / "tests" / "data" / "prom").glob(f"{beginning}*")
+        return path.read_bytes().decode("utf-8")
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def shared_prom(shared_data: Path) -> Callable[[str], str]:
+    """The same of the texts that must stay beside the project (public issues and fixtures)."""
+
+    def read(beginning: str) -> str:
+        (path,) = (shared_data / "prom").glob(f"{beginning}*")
+        return path.read_bytes().decode("utf-8")
+
+    return read
