@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.real.real_vllm import vllm_python
 
-from ais_bench_prefix_cache.kvcache.sizing import CacheSizing, attention_layers, requests_that_fit
+from ais_bench_prefix_cache.calculators.sizing import CacheSizing, attention_layers, requests_that_fit
 
 pytestmark = pytest.mark.real
 
