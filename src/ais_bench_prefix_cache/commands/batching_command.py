@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ais_bench_prefix_cache.commands.argument_types import integer, integers
 
 if TYPE_CHECKING:
-    from ais_bench_prefix_cache.kvcache.batching import Schedule
+    from ais_bench_prefix_cache.calculators.batching import Schedule
 
 DESCRIPTION = (
     "Run requests through a fixed number of slots, one output token a step, by static batching (a batch starts when "
@@ -29,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``batching``; returns the exit code."""
+    from ais_bench_prefix_cache.calculators.batching import BatchRequest, schedule
     from ais_bench_prefix_cache.commands.console import print_json
     from ais_bench_prefix_cache.foundation.errors import CalculationError
-    from ais_bench_prefix_cache.kvcache.batching import BatchRequest, schedule
 
     outputs = arguments.output_tokens
     arrivals = arguments.arrivals or [0] * len(outputs)
@@ -72,7 +72,7 @@ def _name(number: int) -> str:
 
 
 def _as_json(plan: Schedule) -> dict[str, Any]:
-    from ais_bench_prefix_cache.kvcache.batching import slot_picture
+    from ais_bench_prefix_cache.calculators.batching import slot_picture
 
     picture, steps = slot_picture(plan)
     return {
@@ -114,7 +114,7 @@ def _table(document: dict[str, Any]) -> str:
 
 
 def _picture(plan: Schedule) -> str:
-    from ais_bench_prefix_cache.kvcache.batching import slot_picture
+    from ais_bench_prefix_cache.calculators.batching import slot_picture
 
     lines, steps = slot_picture(plan)
     scale = f", one character is {steps} steps" if steps > 1 else ""

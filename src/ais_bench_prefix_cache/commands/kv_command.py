@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ais_bench_prefix_cache.commands.argument_types import integer, integers, positive_integer, positive_number
 
 if TYPE_CHECKING:
-    from ais_bench_prefix_cache.kvcache.sizing import CacheSizing
+    from ais_bench_prefix_cache.calculators.sizing import CacheSizing
 
 DESCRIPTION = (
     "Size the KV cache of a model, from its config.json or from numbers. Lists are written with commas. "
@@ -61,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``kv``; returns the exit code."""
+    from ais_bench_prefix_cache.calculators.number_checks import require_at_least_one
     from ais_bench_prefix_cache.commands.console import print_json
-    from ais_bench_prefix_cache.kvcache.number_checks import require_at_least_one
 
     _refuse_options_without_effect(arguments)
     sizing, dtype = _sizing(arguments)
@@ -135,8 +135,8 @@ def _refuse_options_without_effect(arguments: argparse.Namespace) -> None:
 
 
 def _sizing(arguments: argparse.Namespace) -> tuple[CacheSizing, str]:
+    from ais_bench_prefix_cache.calculators.model_config import model_dtype, sizing_of_model
     from ais_bench_prefix_cache.foundation.errors import CalculationError
-    from ais_bench_prefix_cache.kvcache.model_config import model_dtype, sizing_of_model
 
     given = [name for name in MODEL_OPTIONS if getattr(arguments, name) is not None]
     if arguments.model_config is not None:
@@ -155,7 +155,7 @@ def _sizing(arguments: argparse.Namespace) -> tuple[CacheSizing, str]:
 
 def _with_defaults(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration with what it leaves to the defaults of its class, if transformers knows that class."""
-    from ais_bench_prefix_cache.kvcache.model_config import lacks_defaults, text_part
+    from ais_bench_prefix_cache.calculators.model_config import lacks_defaults, text_part
 
     text = dict(text_part(config))
     if not isinstance(text.get("model_type"), str) or not lacks_defaults(text):
@@ -188,14 +188,14 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _sizing_of_numbers(arguments: argparse.Namespace) -> CacheSizing:
-    from ais_bench_prefix_cache.foundation.errors import CalculationError, Problem
-    from ais_bench_prefix_cache.kvcache.number_checks import require_at_least_one
-    from ais_bench_prefix_cache.kvcache.sizing import (
+    from ais_bench_prefix_cache.calculators.number_checks import require_at_least_one
+    from ais_bench_prefix_cache.calculators.sizing import (
         DTYPE_BYTES,
         CacheSizing,
         attention_layers,
         latent_attention_layers,
     )
+    from ais_bench_prefix_cache.foundation.errors import CalculationError, Problem
 
     latent = arguments.latent_dim is not None or arguments.rotary_dim is not None
     needed = ("layers", "latent_dim", "rotary_dim") if latent else ("layers", "kv_heads", "head_dim")
@@ -240,7 +240,7 @@ def _bytes(count: int) -> dict[str, Any]:
 
 
 def _page_table(arguments: argparse.Namespace, length: int) -> dict[str, Any]:
-    from ais_bench_prefix_cache.kvcache.page_table import page_table
+    from ais_bench_prefix_cache.calculators.page_table import page_table
 
     table = page_table(length, arguments.block_size, arguments.free_blocks)
     return {
@@ -264,7 +264,7 @@ def _page_table(arguments: argparse.Namespace, length: int) -> dict[str, Any]:
 
 
 def _fragmentation(lengths: list[int], block_size: int) -> dict[str, Any]:
-    from ais_bench_prefix_cache.kvcache.sizing import fragmentation
+    from ais_bench_prefix_cache.calculators.sizing import fragmentation
 
     result = fragmentation(lengths, block_size)
     return {
@@ -277,7 +277,7 @@ def _fragmentation(lengths: list[int], block_size: int) -> dict[str, Any]:
 
 
 def _shared_prefix(arguments: argparse.Namespace, sizing: CacheSizing, requests: int) -> dict[str, Any]:
-    from ais_bench_prefix_cache.kvcache.sizing import shared_prefix_memory
+    from ais_bench_prefix_cache.calculators.sizing import shared_prefix_memory
 
     memory = shared_prefix_memory(
         sizing, prefix_tokens=arguments.prefix or 0, suffix_tokens=arguments.suffix, requests=requests
@@ -293,7 +293,7 @@ def _shared_prefix(arguments: argparse.Namespace, sizing: CacheSizing, requests:
 
 
 def _capacity(arguments: argparse.Namespace, sizing: CacheSizing) -> dict[str, Any]:
-    from ais_bench_prefix_cache.kvcache.sizing import prefixes_that_fit, requests_that_fit
+    from ais_bench_prefix_cache.calculators.sizing import prefixes_that_fit, requests_that_fit
 
     size = arguments.block_size
     blocks = arguments.cache_blocks

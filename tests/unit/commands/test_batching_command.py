@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ais_bench_prefix_cache.calculators.batching import BatchRequest, schedule, slot_picture
 from ais_bench_prefix_cache.cli import main
-from ais_bench_prefix_cache.kvcache.batching import BatchRequest, schedule, slot_picture
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ais_bench_prefix_cache.calculators.number_checks import require_at_least_one, require_not_negative
+from ais_bench_prefix_cache.calculators.sizing import blocks_for
 from ais_bench_prefix_cache.foundation.errors import CalculationError
-from ais_bench_prefix_cache.kvcache.number_checks import require_at_least_one, require_not_negative
-from ais_bench_prefix_cache.kvcache.sizing import blocks_for
 
 
 @dataclass(frozen=True)

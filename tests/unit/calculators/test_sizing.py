@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from ais_bench_prefix_cache.foundation.errors import CalculationError
-from ais_bench_prefix_cache.kvcache.model_config import sizing_of_model
-from ais_bench_prefix_cache.kvcache.sizing import (
+from ais_bench_prefix_cache.calculators.model_config import sizing_of_model
+from ais_bench_prefix_cache.calculators.sizing import (
     CacheSizing,
     attention_layers,
     constant_state_layers,
     prefixes_that_fit,
     requests_that_fit,
 )
+from ais_bench_prefix_cache.foundation.errors import CalculationError
 
 LLAMA3_8B = {
     "num_hidden_layers": 32,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Literal
 
+from ais_bench_prefix_cache.calculators.number_checks import require_at_least_one, require_not_negative
 from ais_bench_prefix_cache.foundation.errors import CalculationError
-from ais_bench_prefix_cache.kvcache.number_checks import require_at_least_one, require_not_negative
 
 Policy = Literal["static", "continuous"]
 

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Union
 
-from ais_bench_prefix_cache.foundation.errors import CalculationError
-from ais_bench_prefix_cache.kvcache.sizing import (
+from ais_bench_prefix_cache.calculators.sizing import (
     DTYPE_BYTES,
     CacheLayers,
     CacheSizing,
@@ -15,6 +14,7 @@ from ais_bench_prefix_cache.kvcache.sizing import (
     constant_state_layers,
     latent_attention_layers,
 )
+from ais_bench_prefix_cache.foundation.errors import CalculationError
 
 _TORCH_DTYPES = {
     "float32": "fp32",
@@ -53,7 +53,7 @@ CONSTANT: LayerKind = ("constant_state", None)
 def sizing_of_model(config: Mapping[str, Any], *, dtype: str | None = None, tensor_parallel: int = 1) -> CacheSizing:
     """Read the layers of a model from its parsed ``config.json``.
 
-    ``dtype`` is a name of :data:`~ais_bench_prefix_cache.kvcache.sizing.DTYPE_BYTES`; without it the cache has the
+    ``dtype`` is a name of :data:`~ais_bench_prefix_cache.calculators.sizing.DTYPE_BYTES`; without it the cache has the
     model's own type, as vLLM's ``--kv-cache-dtype auto``. The text part of a multimodal model counts (``text_config``).
     Not counted: scales of quantized caches, the indexer of sparse attention, constant states. What a configuration
     leaves to the defaults of its class is not known here (:func:`lacks_defaults`).
@@ -85,7 +85,7 @@ def sizing_of_model(config: Mapping[str, Any], *, dtype: str | None = None, tens
 
 
 def model_dtype(config: Mapping[str, Any]) -> str:
-    """The model's own type as a name of :data:`~ais_bench_prefix_cache.kvcache.sizing.DTYPE_BYTES`.
+    """The model's own type as a name of :data:`~ais_bench_prefix_cache.calculators.sizing.DTYPE_BYTES`.
 
     Raises:
         CalculationError: it is a type that no cache has.

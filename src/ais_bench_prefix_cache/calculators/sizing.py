@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from ais_bench_prefix_cache.calculators.number_checks import require_at_least_one, require_not_negative
 from ais_bench_prefix_cache.foundation.errors import CalculationError
-from ais_bench_prefix_cache.kvcache.number_checks import require_at_least_one, require_not_negative
 
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 """Bytes of one number of the cache, by the name of its type."""
