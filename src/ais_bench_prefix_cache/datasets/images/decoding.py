@@ -47,10 +47,10 @@ def read_header(content: Content) -> ImageHeader:
 
 
 def decode(content: Content) -> ImageHeader:
-    """The header of an image, after all of its (first frame's) pixels have been decoded.
+    """The header of an image, after its pixels, of several frames those of the first, have been decoded.
 
     Raises:
-        DamagedImageError: as :func:`read_header`, or a pixel, a checksum or the end of a PNG is wrong or missing.
+        DamagedImageError: as :func:`read_header`, or does not decode; of a PNG every checksum counts, too.
         ScenarioError: Pillow is not installed.
     """
     with _opened(content) as image:
