@@ -64,7 +64,7 @@ def decode(content: Content) -> ImageHeader:
 @contextmanager
 def _opened(content: Content) -> Iterator[ImageFile]:
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise ScenarioError.of(
             "MULTIMODAL_EXTRA_MISSING",
@@ -82,7 +82,7 @@ def _opened(content: Content) -> Iterator[ImageFile]:
             warnings.simplefilter("ignore", UserWarning)
             with Image.open(io.BytesIO(content), formats=FORMATS) as image:
                 yield image
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise DamagedImageError("neither PNG, JPEG, WebP nor GIF") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise DamagedImageError(f"it claims more than {Image.MAX_IMAGE_PIXELS} pixels") from None
