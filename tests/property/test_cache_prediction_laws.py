@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from token_replay import replay_prompts
+from tests.doubles.token_replay import replay_prompts
 
 from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest, predict_hits
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns

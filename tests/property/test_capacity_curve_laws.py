@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from token_replay import BoundedReplay
+from tests.doubles.token_replay import BoundedReplay
 
 from ais_bench_prefix_cache.kvcache.block_hash import block_hashes
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceRequest

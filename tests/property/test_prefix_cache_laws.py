@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from token_replay import BoundedReplay, replay_prompts
+from tests.doubles.token_replay import BoundedReplay, replay_prompts
 
 from ais_bench_prefix_cache.kvcache.prefix_cache import PrefixCache
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay

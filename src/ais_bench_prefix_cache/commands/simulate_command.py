@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.argument_types import integers, positive_integer
 from ais_bench_prefix_cache.commands.console import print_json
+from ais_bench_prefix_cache.commands.quiet_start import load_quietly
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
@@ -144,10 +145,9 @@ def _tokenizer(arguments: argparse.Namespace) -> PromptTokenizer | None:
     if arguments.tokenizer is None:
         return None
     from ais_bench_prefix_cache.commands.option_names import named_by_options
-    from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
     with named_by_options():
-        return load_tokenizer(
+        return load_quietly(
             TokenizerConfig(arguments.tokenizer, 1, arguments.tokenizer_revision, arguments.trust_remote_code)
         )

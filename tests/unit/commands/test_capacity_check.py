@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from token_replay import replay_prompts
+from tests.doubles.token_replay import replay_prompts
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.datasets.format.documents import sealed

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from token_replay import BoundedReplay
+from tests.doubles.token_replay import BoundedReplay
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay

@@ -6,8 +6,8 @@ import io
 from typing import Any
 
 import pytest
-from mmmu_directory import drawn
 from PIL import Image
+from tests.doubles.mmmu_directory import drawn
 
 from ais_bench_prefix_cache.datasets.images.image_header import DamagedImageError, check_whole, read_header
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from mmmu_directory import cell, drawn, write_parquet
+from tests.doubles.mmmu_directory import cell, drawn, write_parquet
 
 from ais_bench_prefix_cache.datasets.images.mmmu_parquet import find_image, parquet_files
 from ais_bench_prefix_cache.foundation.errors import GenerationError, PrefixCacheError, ScenarioError
