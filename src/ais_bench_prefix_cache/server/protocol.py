@@ -14,6 +14,10 @@ from ais_bench_prefix_cache.server.tokenization import ServerTokenizer
 
 DEFAULT_MAX_TOKENS = 16
 """Of ``/v1/completions``; a chat answer may fill the model's length."""
+MAX_CHOICES = 1024
+"""Answers to one request: prompts times ``n``."""
+SHOWN_CHARACTERS = 200
+"""Of a value that an error repeats."""
 
 
 class ApiError(Exception):
@@ -61,6 +65,18 @@ def parse_body(content: bytes, content_type: str) -> dict[str, Any]:
         )
     try:
         body = json.loads(content)
+        if b"\\ud" in content or b"\\uD" in content:
+            # Escapes can spell half of a surrogate pair, which is no text and cannot be encoded again.
+            json.dumps(body, ensure_ascii=False).encode()
+    except RecursionError:
+        raise _validation_error("json_invalid", "body.0", "JSON is nested too deeply", "<dict of 0 items>") from None
+    except UnicodeEncodeError:
+        raise _validation_error(
+            "string_unicode",
+            "body",
+            "Input should be a valid string, unable to parse raw data as a unicode string",
+            "<dict of 0 items>",
+        ) from None
     except ValueError as error:
         # Python names the position in characters; bytes that are no UTF-8 have none.
         position = error.pos if isinstance(error, json.JSONDecodeError) else 0
@@ -84,7 +100,7 @@ def check_model(body: Mapping[str, Any], model: str) -> None:
     if asked and asked != model:
         raise ApiError(
             404,
-            f"The model `{asked}` does not exist. Valid aliases: {model}.",
+            f"The model `{_shown(asked)}` does not exist. Valid aliases: {model}.",
             kind="NotFoundError",
             param="model",
         )
@@ -104,9 +120,11 @@ def parse_completion(
     _check_stream_options(body)
     check_model(body, model)
     special = body.get("add_special_tokens", True) is not False
+    listed = _prompt_list(prompt)
+    _check_choices(len(listed), n)
     prompts = [
-        tokenizer.encode(item, add_special_tokens=special) if isinstance(item, str) else item
-        for item in _prompt_list(prompt)
+        _encode(item, tokenizer, max_model_len, add_special_tokens=special) if isinstance(item, str) else item
+        for item in listed
     ]
     return _generation_call(body, prompts, n, max_tokens, max_model_len, tokenizer)
 
@@ -117,26 +135,40 @@ def parse_chat(
     """A body of ``/v1/chat/completions``; content is text or a list of text and image parts."""
     n = _integer(body, "n", 1)
     max_tokens = _integer(body, "max_completion_tokens", _integer(body, "max_tokens", max_model_len))
+    _check_choices(1, n)
     _check_stream_options(body)
-    prompt = _chat_prompt(body, model, tokenizer, image_reader)
+    prompt = _chat_prompt(body, model, max_model_len, tokenizer, image_reader)
     return _generation_call(
         body, [prompt.token_ids], n, max_tokens, max_model_len, tokenizer, prompt.images, prompt.items
     )
 
 
 def parse_tokenize(
-    body: Mapping[str, Any], *, model: str, tokenizer: ServerTokenizer, image_reader: ImageReader
+    body: Mapping[str, Any], *, model: str, max_model_len: int, tokenizer: ServerTokenizer, image_reader: ImageReader
 ) -> list[int]:
     """The ids that a body of ``/tokenize``, of either form, asks for."""
     if "messages" in body:
-        return _chat_prompt(body, model, tokenizer, image_reader).token_ids
+        return _chat_prompt(body, model, max_model_len, tokenizer, image_reader).token_ids
     prompt = body.get("prompt")
     if prompt is None:
         raise _validation_error("missing", "body.prompt", "Field required", _shown(body))
     if not isinstance(prompt, str):
         raise _validation_error("string_type", "body.prompt", "Input should be a valid string", _shown(prompt))
     check_model(body, model)
-    return tokenizer.encode(prompt, add_special_tokens=body.get("add_special_tokens", True) is not False)
+    return _encode(
+        prompt, tokenizer, max_model_len, add_special_tokens=body.get("add_special_tokens", True) is not False
+    )
+
+
+def parse_detokenize(body: Mapping[str, Any], tokenizer: ServerTokenizer) -> list[int]:
+    """The ids of a body of ``/detokenize``."""
+    tokens = body.get("tokens")
+    if tokens is None:
+        raise _validation_error("missing", "body.tokens", "Field required", _shown(body))
+    if not isinstance(tokens, list) or not all(_is_token_id(token) for token in tokens):
+        raise _validation_error("list_type", "body.tokens", "Input should be a valid list of token ids", _shown(tokens))
+    _check_vocabulary(tokens, tokenizer)
+    return tokens
 
 
 def parse_rank(header: str | None, ranks: int) -> int | None:
@@ -162,8 +194,33 @@ def parse_boolean_query(value: str | None, name: str) -> bool:
     )
 
 
+def _check_choices(prompts: int, n: int) -> None:
+    if prompts * n > MAX_CHOICES:
+        raise ApiError(400, f"{prompts} prompts with n = {_shown(n)} ask for more than {MAX_CHOICES} answers.", param="n")
+
+
+def _encode(text: str, tokenizer: ServerTokenizer, max_model_len: int, *, add_special_tokens: bool) -> list[int]:
+    """Token ids of ``text``, which is not even encoded where it is too long whatever its tokens are."""
+    most = tokenizer.longest_token * max_model_len
+    if len(text) > most:
+        raise ApiError(
+            400,
+            f"This model's maximum context length is {max_model_len} tokens. However, your prompt has {len(text)} "
+            f"characters, which are more than {max_model_len} tokens can hold. Please reduce the length of the input "
+            "prompt.",
+            param="input_text",
+        )
+    return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+
+def _check_vocabulary(token_ids: Sequence[int], tokenizer: ServerTokenizer) -> None:
+    for token_id in token_ids:
+        if token_id >= tokenizer.vocabulary_size:
+            raise ApiError(400, f"Token id {_shown(token_id)} is out of vocabulary")
+
+
 def _chat_prompt(
-    body: Mapping[str, Any], model: str, tokenizer: ServerTokenizer, image_reader: ImageReader
+    body: Mapping[str, Any], model: str, max_model_len: int, tokenizer: ServerTokenizer, image_reader: ImageReader
 ) -> ChatPrompt:
     messages = body.get("messages")
     if messages is None:
@@ -176,29 +233,36 @@ def _chat_prompt(
     images: list[PromptImage] = []
     # Where an image stands is a mark that no message can hold; afterwards the text is cut there.
     mark = f"\ue000{uuid.uuid4().hex}\ue001"
-    conversation = [
-        {
-            "role": str(message.get("role", "user")),
-            "content": _content_text(message.get("content"), images, mark, image_reader),
-        }
-        for message in messages
-    ]
-    text = tokenizer.render_chat(
-        conversation, add_generation_prompt=body.get("add_generation_prompt", True) is not False
-    )
+    conversation = []
+    for message in messages:
+        role = message.get("role", "user")
+        if not isinstance(role, str):
+            raise _validation_error("string_type", "body.messages.role", "Input should be a valid string", _shown(role))
+        content = _content_text(message.get("content"), images, mark, image_reader, max_model_len)
+        conversation.append({"role": role, "content": content})
+    try:
+        text = tokenizer.render_chat(
+            conversation, add_generation_prompt=body.get("add_generation_prompt", True) is not False
+        )
+    except Exception as error:
+        # Templates refuse what they do not like, orders of roles for instance, and fail on what they did not expect.
+        raise ApiError(400, f"The chat template fails: {_shown(str(error))}", param="messages") from None
     pieces = text.split(mark)
     if len(pieces) != len(images) + 1:
         raise ApiError(400, "The chat template leaves images out.", param="messages")
-    token_ids = tokenizer.encode(pieces[0], add_special_tokens=body.get("add_special_tokens", False) is True)
+    special = body.get("add_special_tokens", False) is True
+    token_ids = _encode(pieces[0], tokenizer, max_model_len, add_special_tokens=special)
     items = []
     for image, piece in zip(images, pieces[1:], strict=True):
         items.append(MultimodalItem(image.identifier, len(token_ids), image.num_tokens))
         token_ids += [tokenizer.image_token_id] * image.num_tokens
-        token_ids += tokenizer.encode(piece, add_special_tokens=False) if piece else []
+        token_ids += _encode(piece, tokenizer, max_model_len, add_special_tokens=False) if piece else []
     return ChatPrompt(token_ids, tuple(images), tuple(items))
 
 
-def _content_text(content: Any, images: list[PromptImage], mark: str, image_reader: ImageReader) -> str:
+def _content_text(
+    content: Any, images: list[PromptImage], mark: str, image_reader: ImageReader, max_model_len: int
+) -> str:
     """The text of a message with ``mark`` for each image, which is added to ``images``. Texts are lines."""
     if content is None:
         return ""
@@ -208,7 +272,12 @@ def _content_text(content: Any, images: list[PromptImage], mark: str, image_read
     for part in content if isinstance(content, list) else [content]:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind == "text":
-            text += ("\n" if after_text else "") + str(part.get("text", ""))
+            line = part.get("text", "")
+            if not isinstance(line, str):
+                raise _validation_error(
+                    "string_type", "body.messages.content.text", "Input should be a valid string", _shown(line)
+                )
+            text += ("\n" if after_text else "") + line
         elif kind == "image_url":
             location = part.get("image_url")
             url = location.get("url") if isinstance(location, dict) else location
@@ -216,6 +285,8 @@ def _content_text(content: Any, images: list[PromptImage], mark: str, image_read
                 images.append(image_reader(url if isinstance(url, str) else ""))
             except ValueError as error:
                 raise ApiError(400, f"Failed to load image: {error}", param="messages") from None
+            if sum(image.num_tokens for image in images) > max_model_len:
+                raise ApiError(400, f"The images take more than {max_model_len} tokens.", param="messages")
             text += mark
         else:
             raise ApiError(400, "This embedded server understands text and image_url parts only.", param="messages")
@@ -247,19 +318,18 @@ def _generation_call(
             )
         if not prompt:
             raise ApiError(400, "The decoder prompt cannot be empty")
-        for token_id in prompt:
-            if token_id >= tokenizer.vocabulary_size:
-                raise ApiError(400, f"Token id {token_id} is out of vocabulary")
+        _check_vocabulary(prompt, tokenizer)
         limit = min(max_tokens, max_model_len - len(prompt))
         if limit < 1:
             raise ApiError(
                 400,
-                f"max_tokens must be at least 1, got {limit}. (parameter=max_tokens, value={limit})",
+                f"max_tokens must be at least 1, got {_shown(limit)}. (parameter=max_tokens, "
+                f"value={_shown(limit)})",
                 param="max_tokens",
             )
         limits.append(limit)
     if n < 1:
-        raise ApiError(400, f"n must be at least 1, got {n}.")
+        raise ApiError(400, f"n must be at least 1, got {_shown(n)}.")
     if n > 1 and body.get("temperature") == 0:
         raise ApiError(400, f"n must be 1 when using greedy sampling, got {n}.")
     options = body.get("stream_options") or {}
@@ -330,7 +400,7 @@ def _integer(body: Mapping[str, Any], name: str, default: int) -> int:
                 "int_parsing",
                 f"body.{name}",
                 "Input should be a valid integer, unable to parse string as an integer",
-                value,
+                _shown(value),
             ) from None
     raise _validation_error("int_type", f"body.{name}", "Input should be a valid integer", _shown(value))
 
@@ -345,7 +415,8 @@ def _validation_error(
 
 
 def _shown(value: Any) -> str:
-    """A value as an error may show it: containers by their size only."""
+    """A value as an error may show it: containers by their size only, long texts and numbers by their beginning."""
     if isinstance(value, dict | list):
         return f"<{type(value).__name__} of {len(value)} items>"
-    return str(value)
+    text = str(value)
+    return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
