@@ -23,12 +23,13 @@ from ais_bench_prefix_cache.aisbench.config_rendering import (
     python_path_with_this_package,
     render_config,
 )
-from ais_bench_prefix_cache.aisbench.environment import API_KEY_VARIABLE, HEARTBEAT_VARIABLE, SUPERVISOR_VARIABLE
+from ais_bench_prefix_cache.aisbench.environment import HEARTBEAT_VARIABLE, SUPERVISOR_VARIABLE
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult
 from ais_bench_prefix_cache.aisbench.judging import ResultFiles, judge
 from ais_bench_prefix_cache.aisbench.processes import ProcessFamily
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, Problem
 from ais_bench_prefix_cache.foundation.interruptions import signals_held
+from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE
 
 _SECONDS_TO_START = 600.0
 """The first start on a machine compiles every module; it took 47 s on a slow one."""

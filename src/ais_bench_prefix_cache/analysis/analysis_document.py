@@ -14,10 +14,9 @@ from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY, CachePrediction
 from ais_bench_prefix_cache.counters.difference import difference
 from ais_bench_prefix_cache.counters.snapshot import MetricsSnapshot, parse_snapshots
 from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
+from ais_bench_prefix_cache.foundation.names import verdict
 from ais_bench_prefix_cache.scenario.model import ServiceConfig, ValidationConfig
 
-PASS = "PASS"
-PASS_WITH_WARNING = "PASS_WITH_WARNING"
 PLANNING_WARNINGS = frozenset({"TARGET_UNREACHABLE", "TARGET_DEVIATION", "TRAJECTORY_BEST_EFFORT", "CACHE_TOO_SMALL"})
 """Warnings of the data set itself: they stay; every other warning is made anew."""
 
@@ -93,8 +92,8 @@ def analyze_run(
     document["status"] = status
     document["validation"] = {
         **previous_analysis["validation"],
-        "status": PASS_WITH_WARNING if warnings else PASS,
-        "actual_status": PASS_WITH_WARNING if actual_warnings else PASS,
+        "status": verdict(warnings),
+        "actual_status": verdict(actual_warnings),
     }
     document["warnings"] = warnings
     document["runtime"] = {

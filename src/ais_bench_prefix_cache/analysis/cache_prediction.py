@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ais_bench_prefix_cache.analysis.planned_traffic import NO_RANK, RequestColumns
+from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.analysis.run_facts import CachePrediction
+from ais_bench_prefix_cache.foundation.names import NO_RANK
 from ais_bench_prefix_cache.kvcache.block_hash import BlockHash
 from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceRequest

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ais_bench_prefix_cache.analysis.analysis_document import (
-    PASS,
-    PASS_WITH_WARNING,
     SnapshotTexts,
     parse_both,
     snapshot_section,
@@ -17,6 +15,7 @@ from ais_bench_prefix_cache.analysis.comparison import counted_section
 from ais_bench_prefix_cache.analysis.diagnosis import Finding
 from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY, RunFacts
 from ais_bench_prefix_cache.counters.difference import CounterDelta, difference
+from ais_bench_prefix_cache.foundation.names import verdict
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
 
 IMAGE_SEARCH_WARNINGS = frozenset({"DAMAGED_IMAGES", "DAMAGED_PARQUET_FILES", "IMAGE_COLUMN_TYPE"})
@@ -83,8 +82,8 @@ def analyze_image_run(
     document["status"] = status
     document["validation"] = {
         **previous_analysis["validation"],
-        "status": PASS_WITH_WARNING if warnings else PASS,
-        "actual_status": PASS_WITH_WARNING if mismatch else PASS,
+        "status": verdict(warnings),
+        "actual_status": verdict(mismatch),
     }
     document["warnings"] = warnings
     document["runtime"] = {

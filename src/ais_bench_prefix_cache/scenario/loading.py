@@ -10,6 +10,7 @@ from typing import Any
 
 from ais_bench_prefix_cache.foundation.errors import Problem, ScenarioError
 from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE
 from ais_bench_prefix_cache.foundation.strict_json import read_json_object
 from ais_bench_prefix_cache.scenario.effective import effective_config, service_config, validation_config
 from ais_bench_prefix_cache.scenario.field_rules import (
@@ -45,8 +46,6 @@ from ais_bench_prefix_cache.scenario.model import (
     TokenizerConfig,
 )
 from ais_bench_prefix_cache.scenario.schema import filled_with_defaults, scenario_schema
-
-API_KEY_VARIABLE = "AISBENCH_PREFIX_CACHE_API_KEY"
 
 Place = Callable[[str], Path]
 

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ais_bench_prefix_cache.foundation.errors import ServiceError
+from ais_bench_prefix_cache.foundation.names import RANK_HEADER
 from ais_bench_prefix_cache.prompts import MIN_CONTROLLED_TOKENS, UNIQUE, PromptSource, PromptSpec, WordEstimate
 from ais_bench_prefix_cache.service.block_inference import BlockRule, rules_that_explain
-from ais_bench_prefix_cache.service.client import RANK_HEADER, ServiceClient
+from ais_bench_prefix_cache.service.client import ServiceClient
 from ais_bench_prefix_cache.service.counters import Counter, EngineId, Reading
 from ais_bench_prefix_cache.service.scraping import CounterReader
 

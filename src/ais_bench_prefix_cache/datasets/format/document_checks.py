@@ -17,6 +17,7 @@ from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.text import manifest as manifest_format
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.names import PASS_WITH_WARNING
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def check_analysis_claims(
         found = {key: found[key] for key in expected if key in found}
         found["status"] = expected["status"]
         found["validation"] = _only(found.get("validation"), expected["validation"])
-        if isinstance(found["validation"], dict) and found["validation"].get("status") == "PASS_WITH_WARNING":
+        if isinstance(found["validation"], dict) and found["validation"].get("status") == PASS_WITH_WARNING:
             found["validation"]["status"] = expected["validation"]["status"]
         if isinstance(found.get("warnings"), list):
             found["warnings"] = [warning for warning in found["warnings"] if warning in expected["warnings"]]

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.names import PASS, verdict
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
     from ais_bench_prefix_cache.planning.plan import Plan
 
-PASS = "PASS"
-PASS_WITH_WARNING = "PASS_WITH_WARNING"
 BINS = 10
 
 
@@ -201,7 +200,7 @@ def prefix_cache_section(theory: Theory, trajectory: Mapping[str, Any], target_w
         "minimum_non_shared_length": theory.minimum_non_shared_tokens,
         "adjusted": theory.effective_target_hit_rate != theory.requested_target_hit_rate,
         "reason": _adjustment_reason(theory),
-        "validation_status": PASS_WITH_WARNING if warnings else PASS,
+        "validation_status": verdict(warnings),
         "target_signed_difference_pp": signed,
         "target_absolute_difference_pp": abs(signed),
         "trajectory": dict(trajectory),
@@ -230,7 +229,7 @@ def analysis_document(
         "target_absolute_difference_pp": abs(signed),
         "validation": {
             "target_reachable": theory.target_reachable,
-            "status": PASS_WITH_WARNING if warnings else PASS,
+            "status": verdict(warnings),
             "warning_only": True,
             "affects_exit_code": False,
         },
