@@ -27,6 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--api-key-env", metavar="NAME", help="environment variable that holds the key which /v1 then requires"
     )
 
+    parser.add_argument(
+        "--max-body-bytes",
+        type=int,
+        default=32 << 20,
+        metavar="BYTES",
+        help="largest request body (default: %(default)s)",
+    )
+
     cache = parser.add_argument_group("cache and batching")
     cache.add_argument(
         "--block-size", type=int, default=16, metavar="TOKENS", help="tokens of a block (default: %(default)s)"
@@ -125,6 +133,7 @@ def execute(arguments: argparse.Namespace) -> int:
         ignore_rank_header=arguments.ignore_rank_header,
         reset_mode=arguments.reset_mode,
         fail_every=arguments.fail_every,
+        max_body_bytes=arguments.max_body_bytes,
     )
     serve(
         configuration,

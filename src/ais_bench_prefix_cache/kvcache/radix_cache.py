@@ -202,7 +202,7 @@ class RadixCache:
     def _descend(
         self, namespace: Hashable, tokens: npt.NDArray[np.int64]
     ) -> tuple[Segment, int, npt.NDArray[np.int64]]:
-        """The end of the longest known prefix, its length, and the tokens after it. A segment is split where it ends."""
+        """The segment where the longest known prefix ends (after a split, if need be), its length, what comes after."""
         node, found = self._root, 0
         while (child := self._child(node, namespace, tokens[found:])) is not None:
             common = self._common(child, tokens[found:])
@@ -254,20 +254,26 @@ class RadixCache:
         self._entries += 1
         heapq.heappush(self._candidates, (segment.last_used, self._entries, segment))
         if len(self._candidates) > 2 * self._num_segments + 64:
-            valid = {id(s): entry for entry in self._candidates if self._may_go(s := entry[2]) and s.last_used == entry[0]}
-            self._candidates = list(valid.values())
+            valid = [entry for entry in self._candidates if self._is_current(entry)]
+            self._candidates = list({id(entry[2]): entry for entry in valid}.values())
             heapq.heapify(self._candidates)
 
     @staticmethod
     def _may_go(segment: Segment) -> bool:
         return segment.parent is not None and not segment.users and not segment.children
 
+    def _is_current(self, candidate: tuple[int, int, Segment]) -> bool:
+        last_used, _, segment = candidate
+        return self._may_go(segment) and segment.last_used == last_used
+
     def _drop_one(self) -> bool:
         while self._candidates:
-            last_used, _, segment = heapq.heappop(self._candidates)
-            parent = segment.parent
-            if parent is None or not self._may_go(segment) or segment.last_used != last_used:
+            candidate = heapq.heappop(self._candidates)
+            if not self._is_current(candidate):
                 continue
+            segment = candidate[2]
+            parent = segment.parent
+            assert parent is not None
             del parent.children[segment.key]
             segment.parent = None
             self._num_segments -= 1

@@ -10,20 +10,22 @@ import sys
 import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import time
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ais_bench_prefix_cache import __version__
 from ais_bench_prefix_cache.foundation.names import RANK_HEADER
+from ais_bench_prefix_cache.server.bodies import BodyReader
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.engine import Engine, EngineBalancer, GeneratedToken, Generation
 from ais_bench_prefix_cache.server.images import ImageCache, remembering_reader
@@ -35,6 +37,7 @@ from ais_bench_prefix_cache.server.protocol import (
     parse_boolean_query,
     parse_chat,
     parse_completion,
+    parse_detokenize,
     parse_rank,
     parse_tokenize,
 )
@@ -43,6 +46,14 @@ from ais_bench_prefix_cache.server.tokenization import ServerTokenizer
 IMITATED_VLLM_VERSION = "0.32.0"
 SYSTEM_FINGERPRINT = f"ais-bench-prefix-cache-{__version__}"
 
+LARGE_BODY_BYTES = 1 << 18
+"""From here on bodies are parsed and encoded beside the event loop, which goes on answering meanwhile."""
+MAX_UNFINISHED = 65_536
+"""Answers that may run or wait at once."""
+MAX_HELD_TOKENS = 20_000_000
+"""Prompt tokens of all of them."""
+
+Parsed = TypeVar("Parsed")
 FaultHook = Callable[[Request], Awaitable[Response | None]]
 """Called before each generation request; waits to delay it, returns a response to answer in its place."""
 
@@ -74,6 +85,7 @@ def create_application(
         middleware=[Middleware(_BearerAuthentication, api_key=api_key)] if api_key else [],
         exception_handlers={
             ApiError: _api_error,
+            ClientDisconnect: lambda _request, _error: Response(status_code=499),
             Exception: _internal_error,
             404: lambda _request, _error: JSONResponse({"detail": "Not Found"}, 404),
             405: lambda _request, error: JSONResponse({"detail": "Method Not Allowed"}, 405, headers=error.headers),
@@ -100,7 +112,7 @@ class _BearerAuthentication:
 
 def _api_error(_request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return JSONResponse(error.body, error.status)
+    return JSONResponse(error.body, error.status, headers=error.headers)
 
 
 def _internal_error(_request: Request, error: Exception) -> Response:
@@ -163,7 +175,9 @@ class _Service:
             for rank in range(configuration.data_parallel_size)
         ]
         self._balancer = EngineBalancer(self._engines)
-        self._image_reader = remembering_reader()
+        self._bodies = BodyReader(configuration.max_body_bytes)
+        self._parsing = ThreadPoolExecutor(1)
+        self._image_reader = remembering_reader(configuration.max_model_len)
         self._image_cache = ImageCache()
         self._num_calls = 0
         self._started = int(time())
@@ -178,6 +192,7 @@ class _Service:
         finally:
             for loop in loops:
                 loop.cancel()
+            self._parsing.shutdown(wait=False)
 
     async def health(self, _request: Request) -> Response:
         return Response()
@@ -204,11 +219,12 @@ class _Service:
         return JSONResponse({"object": "list", "data": [model]})
 
     async def tokenize(self, request: Request) -> Response:
-        body = await _body(request)
-        token_ids = parse_tokenize(
-            body, model=self._configuration.model, tokenizer=self._tokenizer, image_reader=self._image_reader
-        )
-        strings = self._tokenizer.token_strings(token_ids) if body.get("return_token_strs") is True else None
+        def parse(body: dict[str, Any]) -> tuple[list[int], list[str] | None]:
+            token_ids = parse_tokenize(body, **self._parsing_options)
+            strings = self._tokenizer.token_strings(token_ids) if body.get("return_token_strs") is True else None
+            return token_ids, strings
+
+        token_ids, strings = await self._parsed(request, parse)
         return JSONResponse(
             {
                 "count": len(token_ids),
@@ -219,8 +235,11 @@ class _Service:
         )
 
     async def detokenize(self, request: Request) -> Response:
-        body = await _body(request)
-        return JSONResponse({"prompt": self._tokenizer.decode(body.get("tokens", []))})
+        def parse(body: dict[str, Any]) -> str:
+            tokens = parse_detokenize(body, model=self._configuration.model, tokenizer=self._tokenizer)
+            return self._tokenizer.decode(tokens)
+
+        return JSONResponse({"prompt": await self._parsed(request, parse)})
 
     async def reset_prefix_cache(self, request: Request) -> Response:
         preempt = parse_boolean_query(request.query_params.get("reset_running_requests"), "reset_running_requests")
@@ -244,13 +263,7 @@ class _Service:
             raise ApiError(500, "This request was made to fail.", kind="InternalServerError")
         if self._fault_hook and (response := await self._fault_hook(request)) is not None:
             return response
-        call = parse(
-            await _body(request),
-            model=self._configuration.model,
-            max_model_len=self._configuration.max_model_len,
-            tokenizer=self._tokenizer,
-            image_reader=self._image_reader,
-        )
+        call = await self._parsed(request, lambda body: parse(body, **self._parsing_options))
         answer = self._submit(call, request.headers.get(RANK_HEADER))
         identity = answer_format.prefix + (request.headers.get("x-request-id") or uuid.uuid4().hex)
         envelope = {"id": identity, "created": answer.created, "model": self._configuration.model}
@@ -273,7 +286,34 @@ class _Service:
             }
         )
 
+    async def _parsed(self, request: Request, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
+        """What ``parse`` makes of the JSON object in the body."""
+        content_type = request.headers.get("content-type", "")
+        content = await self._bodies.read(request)
+        if len(content) < LARGE_BODY_BYTES:
+            return parse(parse_body(content, content_type))
+        return await asyncio.get_running_loop().run_in_executor(
+            self._parsing, lambda: parse(parse_body(content, content_type))
+        )
+
+    @property
+    def _parsing_options(self) -> dict[str, Any]:
+        return {
+            "model": self._configuration.model,
+            "max_model_len": self._configuration.max_model_len,
+            "tokenizer": self._tokenizer,
+            "image_reader": self._image_reader,
+        }
+
+    def _check_load(self, call: GenerationCall) -> None:
+        unfinished = sum(engine.num_unfinished for engine in self._engines)
+        held = sum(engine.num_held_tokens for engine in self._engines)
+        tokens = call.n * sum(map(len, call.prompts))
+        if unfinished + call.n * len(call.prompts) > MAX_UNFINISHED or held + tokens > MAX_HELD_TOKENS:
+            raise ApiError(503, "Too many requests are waiting.", kind="ServiceUnavailable")
+
     def _submit(self, call: GenerationCall, rank_header: str | None) -> _Answer:
+        self._check_load(call)
         rank = None
         if not self._configuration.ignore_rank_header:
             rank = parse_rank(rank_header, len(self._engines))
@@ -407,10 +447,6 @@ class _ChatFormat:
             "logprobs": None,
             "finish_reason": "length" if finished else None,
         }
-
-
-async def _body(request: Request) -> dict[str, Any]:
-    return parse_body(await request.body(), request.headers.get("content-type", ""))
 
 
 async def _collect(answer: _Answer, request: Request) -> bool:

@@ -8,6 +8,8 @@ from starlette.requests import Request
 
 from ais_bench_prefix_cache.server.protocol import ApiError
 
+UNREAD = {"connection": "close"}
+"""With an answer before the body is read: without it the connection would go on swallowing what still comes."""
 BODIES_AT_ONCE = 8
 """All bodies that are being read may together be so many times as large as one may be."""
 READING_SECONDS = 60.0
@@ -24,14 +26,16 @@ class BodyReader:
         """The whole body.
 
         Raises:
-            ApiError: 413 where it is too large, 408 where it does not arrive in time, 503 where too many arrive at once.
+            ApiError: 413: it is too large; 408: it does not arrive in time; 503: too many arrive at once.
             ClientDisconnect: the client went away.
         """
         chunks: list[bytes] = []
         try:
             await asyncio.wait_for(self._collect(request, chunks), READING_SECONDS)
         except asyncio.TimeoutError:
-            raise ApiError(408, f"The body did not arrive within {READING_SECONDS:g} s.", kind="Timeout") from None
+            raise ApiError(
+                408, f"The body did not arrive within {READING_SECONDS:g} s.", kind="Timeout", headers=UNREAD
+            ) from None
         finally:
             self._held -= sum(map(len, chunks))
         return b"".join(chunks)
@@ -42,9 +46,12 @@ class BodyReader:
             size += len(chunk)
             if size > self._max_bytes:
                 raise ApiError(
-                    413, f"The body is larger than {self._max_bytes} bytes.", kind="RequestEntityTooLarge"
+                    413,
+                    f"The body is larger than {self._max_bytes} bytes.",
+                    kind="RequestEntityTooLarge",
+                    headers=UNREAD,
                 )
             if self._held + len(chunk) > BODIES_AT_ONCE * self._max_bytes:
-                raise ApiError(503, "Too many large bodies arrive at once.", kind="ServiceUnavailable")
+                raise ApiError(503, "Too many large bodies arrive at once.", kind="ServiceUnavailable", headers=UNREAD)
             chunks.append(chunk)
             self._held += len(chunk)

@@ -44,6 +44,8 @@ class ServerConfiguration:
     """``refuse``: always busy; ``noop``: says yes and does nothing; ``missing``: 404, as without developer mode."""
     fail_every: int = 0
     """Answer each N-th generation request with status 500; 0 for none."""
+    max_body_bytes: int = 32 << 20
+    """Larger bodies of requests are refused."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -56,6 +58,7 @@ class ServerConfiguration:
                 ("max_num_seqs", 1),
                 ("max_num_batched_tokens", 1),
                 ("fail_every", 0),
+                ("max_body_bytes", 1),
             )
             if getattr(self, name) < least
         ]

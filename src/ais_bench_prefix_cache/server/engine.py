@@ -57,6 +57,8 @@ class Engine:
             max_num_batched_tokens=configuration.max_num_batched_tokens,
         )
         self._wake_up = asyncio.Event()
+        self.num_held_tokens = 0
+        """Prompt tokens of all requests that run or wait."""
 
     @property
     def num_unfinished(self) -> int:
@@ -83,6 +85,7 @@ class Engine:
             arrived=monotonic(),
         )
         self.scheduler.add(generation)
+        self.num_held_tokens += generation.num_prompt_tokens
         self._wake_up.set()
         return generation
 
@@ -94,6 +97,8 @@ class Engine:
 
     def abort(self, generation: Generation) -> None:
         """The client went away. vLLM does not count that anywhere, so neither do we."""
+        if not generation.finished:
+            self.num_held_tokens -= generation.num_prompt_tokens
         self.scheduler.abort(generation)
 
     def reset(self, *, preempt_running: bool) -> bool:
@@ -144,6 +149,8 @@ class Engine:
             if request.num_output_tokens == 1:
                 request.first_token = now
             request.last_token = now
+            if request.finished:
+                self.num_held_tokens -= request.num_prompt_tokens
             request.output.put_nowait(
                 GeneratedToken(request.choice, token_id, request.finished, request.hit_tokens or 0)
             )

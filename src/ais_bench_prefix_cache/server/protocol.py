@@ -23,8 +23,17 @@ SHOWN_CHARACTERS = 200
 class ApiError(Exception):
     """An answer that is an error: its status and its body."""
 
-    def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "BadRequestError",
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
+        self.headers = headers
         self.status = status
         self.body = {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
@@ -160,13 +169,14 @@ def parse_tokenize(
     )
 
 
-def parse_detokenize(body: Mapping[str, Any], tokenizer: ServerTokenizer) -> list[int]:
+def parse_detokenize(body: Mapping[str, Any], *, model: str, tokenizer: ServerTokenizer) -> list[int]:
     """The ids of a body of ``/detokenize``."""
     tokens = body.get("tokens")
     if tokens is None:
         raise _validation_error("missing", "body.tokens", "Field required", _shown(body))
     if not isinstance(tokens, list) or not all(_is_token_id(token) for token in tokens):
         raise _validation_error("list_type", "body.tokens", "Input should be a valid list of token ids", _shown(tokens))
+    check_model(body, model)
     _check_vocabulary(tokens, tokenizer)
     return tokens
 
@@ -196,7 +206,9 @@ def parse_boolean_query(value: str | None, name: str) -> bool:
 
 def _check_choices(prompts: int, n: int) -> None:
     if prompts * n > MAX_CHOICES:
-        raise ApiError(400, f"{prompts} prompts with n = {_shown(n)} ask for more than {MAX_CHOICES} answers.", param="n")
+        raise ApiError(
+            400, f"{prompts} prompts with n = {_shown(n)} ask for more than {MAX_CHOICES} answers.", param="n"
+        )
 
 
 def _encode(text: str, tokenizer: ServerTokenizer, max_model_len: int, *, add_special_tokens: bool) -> list[int]:
@@ -323,8 +335,7 @@ def _generation_call(
         if limit < 1:
             raise ApiError(
                 400,
-                f"max_tokens must be at least 1, got {_shown(limit)}. (parameter=max_tokens, "
-                f"value={_shown(limit)})",
+                f"max_tokens must be at least 1, got {_shown(limit)}. (parameter=max_tokens, value={_shown(limit)})",
                 param="max_tokens",
             )
         limits.append(limit)
