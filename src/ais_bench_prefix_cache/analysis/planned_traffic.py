@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-NO_RANK = -1
-"""``dp_ranks`` of a warm-up request: the server's balancer may put it anywhere."""
+from ais_bench_prefix_cache.foundation.names import NO_RANK
+
 _FIRST_REQUESTS = 64
 
 

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.commands.argument_types import integer, integers
+from ais_bench_prefix_cache.foundation.codes import Code
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.calculators.batching import Schedule
@@ -37,7 +38,10 @@ def execute(arguments: argparse.Namespace) -> int:
     arrivals = arguments.arrivals or [0] * len(outputs)
     if len(arrivals) != len(outputs):
         raise CalculationError.of(
-            "OPTIONS", "--arrivals", f"has {len(arrivals)} steps for {len(outputs)} requests", allowed="one a request"
+            Code.WRONG_OPTION,
+            "--arrivals",
+            f"has {len(arrivals)} steps for {len(outputs)} requests",
+            allowed="one a request",
         )
     requests = [
         BatchRequest(_name(number), arrival, tokens)

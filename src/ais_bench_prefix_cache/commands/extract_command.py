@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ais_bench_prefix_cache.foundation.codes import Code
+
 DESCRIPTION = (
     "Read the JSONL of `distribution` (or any JSONL with question, answer and max_tokens) line by line and write only "
     "what a request needs. Prompts are not changed. An existing output file is replaced as a whole, or not at all."
@@ -51,7 +53,7 @@ def execute(arguments: argparse.Namespace) -> int:
     needs_model = arguments.format in FORMS_WITH_MODEL
     if needs_model != (arguments.model is not None):
         message = f"--format {arguments.format} " + ("needs it" if needs_model else "has no place for it")
-        raise ArtifactError.of("WRONG_OPTION", "--model", message)
+        raise ArtifactError.of(Code.WRONG_OPTION, "--model", message)
     output = arguments.output or default_output(arguments.input, arguments.format)
     record = extract(arguments.input, output, form=arguments.format, model=arguments.model)
     print_json({"output": str(output), "rows": record.rows, "format": arguments.format}, indent=None)

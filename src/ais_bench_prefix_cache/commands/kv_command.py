@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.commands.argument_types import integer, integers, positive_integer, positive_number
+from ais_bench_prefix_cache.foundation.codes import Code
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.calculators.sizing import CacheSizing
@@ -120,13 +121,13 @@ def _refuse_options_without_effect(arguments: argparse.Namespace) -> None:
         ("--window-layers", arguments.window_layers is not None, "--window", arguments.window is not None),
     ]  # fmt: skip
     problems = [
-        Problem("OPTIONS", option, f"means nothing without {other}")
+        Problem(Code.WRONG_OPTION, option, f"means nothing without {other}")
         for option, given, other, other_given in needs
         if given and not other_given
     ]
     if latent:
         problems += [
-            Problem("OPTIONS", f"--{name.replace('_', '-')}", "means nothing for latent attention")
+            Problem(Code.WRONG_OPTION, f"--{name.replace('_', '-')}", "means nothing for latent attention")
             for name in ("kv_heads", "head_dim", "window")
             if getattr(arguments, name) is not None
         ]
@@ -142,7 +143,7 @@ def _sizing(arguments: argparse.Namespace) -> tuple[CacheSizing, str]:
     if arguments.model_config is not None:
         if given:
             raise CalculationError.of(
-                "OPTIONS",
+                Code.WRONG_OPTION,
                 f"--{given[0].replace('_', '-')}",
                 "cannot be given together with --model-config",
                 hint="The file says it already; only --dtype and --tensor-parallel may be added.",
@@ -179,11 +180,11 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8-sig"))
     except RecursionError:
-        raise CalculationError.of("MODEL_CONFIG", str(path), "is nested too deeply") from None
+        raise CalculationError.of(Code.MODEL_CONFIG, str(path), "is nested too deeply") from None
     except ValueError as error:
-        raise CalculationError.of("MODEL_CONFIG", str(path), f"is not JSON: {error}") from None
+        raise CalculationError.of(Code.MODEL_CONFIG, str(path), f"is not JSON: {error}") from None
     if not isinstance(config, dict):
-        raise CalculationError.of("MODEL_CONFIG", str(path), "is not a JSON object")
+        raise CalculationError.of(Code.MODEL_CONFIG, str(path), "is not a JSON object")
     return config
 
 
@@ -202,7 +203,7 @@ def _sizing_of_numbers(arguments: argparse.Namespace) -> CacheSizing:
     missing = [name for name in needed if getattr(arguments, name) is None]
     if missing:
         raise CalculationError(
-            Problem("OPTIONS", f"--{name.replace('_', '-')}", "is needed", hint="Or give --model-config FILE.")
+            Problem(Code.WRONG_OPTION, f"--{name.replace('_', '-')}", "is needed", hint="Or give --model-config FILE.")
             for name in missing
         )
     dtype_bytes = DTYPE_BYTES[arguments.dtype or "bf16"]
@@ -217,7 +218,7 @@ def _sizing_of_numbers(arguments: argparse.Namespace) -> CacheSizing:
         windowed = arguments.layers if arguments.window_layers is None else arguments.window_layers
     if not 0 <= windowed <= arguments.layers:
         raise CalculationError.of(
-            "IMPOSSIBLE_VALUE", "--window-layers", f"is {windowed}", allowed=f"0 to --layers, {arguments.layers}"
+            Code.IMPOSSIBLE_VALUE, "--window-layers", f"is {windowed}", allowed=f"0 to --layers, {arguments.layers}"
         )
     return CacheSizing(
         tuple(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.commands.argument_types import integers, positive_integer
+from ais_bench_prefix_cache.foundation.codes import Code
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.traces.reading import TraceRow
@@ -106,7 +107,7 @@ def execute(arguments: argparse.Namespace) -> int:
     rows = _rows(arguments)
     first = next(rows, None)
     if first is None:
-        raise ArtifactError.of("NO_REQUESTS", str(arguments.file), "holds no requests")
+        raise ArtifactError.of(Code.NO_REQUESTS, str(arguments.file), "holds no requests")
     route: Any = arguments.route
     if route == "auto":
         route = "field" if first.rank is not None and arguments.ranks > 1 else "round-robin"
@@ -196,12 +197,12 @@ def _warmup_rows(arguments: argparse.Namespace) -> Iterator[TraceRow]:
     tokenizer = _tokenizer(arguments)
     if plan and tokenizer is None:
         raise ArtifactError.of(
-            "TOKENIZER_NEEDED", "--manifest", "its warm-up prompts are texts", hint="Give --tokenizer."
+            Code.TOKENIZER_NEEDED, "--manifest", "its warm-up prompts are texts", hint="Give --tokenizer."
         )
     for number, entry in enumerate(plan, start=1):
         if entry["dp_rank"] >= arguments.ranks:
             raise ArtifactError.of(
-                "NO_SUCH_RANK",
+                Code.NO_SUCH_RANK,
                 "--ranks",
                 f"the warm-up plan names rank {entry['dp_rank']}",
                 allowed=f"at least {entry['dp_rank'] + 1}",
