@@ -84,7 +84,7 @@ def analyze_run(
     if facts.assumed_empty:
         warnings.append(
             {
-                "code": Code.ASSUME_EMPTY_CACHE,
+                "code": Code.ASSUME_EMPTY_CACHE.value,
                 "message": "the prefix cache was not reset; it was assumed to be empty (service.assume_empty_cache)",
             }
         )

@@ -93,7 +93,7 @@ def warning_of_curve(curve: CapacityCurve, *, kv_cache_blocks: int, planned_hits
     block_size, usable = curve.block_size, kv_cache_blocks - 1
     planned_rate = planned_hits / curve.queries
     warning = {
-        "code": Code.CACHE_TOO_SMALL,
+        "code": Code.CACHE_TOO_SMALL.value,
         "kv_cache_blocks": kv_cache_blocks,
         "capacity_tokens": kv_cache_blocks * block_size,
         "planned_hits": planned_hits,

@@ -39,7 +39,7 @@ class Finding:
     def as_json(self) -> dict[str, Any]:
         """One entry of ``analysis.findings``."""
         return {
-            "code": self.code,
+            "code": self.code.value,
             "severity": self.severity,
             "message": self.message,
             "evidence": dict(self.evidence),

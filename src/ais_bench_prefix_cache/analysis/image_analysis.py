@@ -71,7 +71,7 @@ def analyze_image_run(
     if facts.assumed_empty:
         warnings.append(
             {
-                "code": Code.ASSUME_EMPTY_CACHE,
+                "code": Code.ASSUME_EMPTY_CACHE.value,
                 "message": "the prefix cache was not reset; it was assumed to be empty (service.assume_empty_cache)",
             }
         )
@@ -117,7 +117,7 @@ def _queries_mismatch(delta: CounterDelta, usage: ServerUsage | None) -> list[di
         return []
     return [
         {
-            "code": Code.QUERIES_MISMATCH,
+            "code": Code.QUERIES_MISMATCH.value,
             "message": f"the server counted {delta.queries} prompt tokens, its answers to this run add up to "
             f"{usage.prompt_tokens}: {abs(difference_tokens)} too {'many' if difference_tokens > 0 else 'few'}; "
             "another client may use the server",

@@ -1,7 +1,7 @@
 """Every code that a problem, a warning or a finding can have, with one sentence of what it means.
 
 Codes are stable: scripts look for them in ``error [CODE]`` and in the documents' ``"code"``. A member *is* its code as
-a string, in JSON too. ``docs/codes.md`` is made from this list.
+a string, in JSON, too; documents that are compared hold its ``value``. ``docs/codes.md`` is made from this list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class Code(str, Enum):
         member.sentence = sentence
         return member
 
-    __str__ = str.__str__  # the code alone, as in Python 3.11's StrEnum
+    __str__ = str.__str__
+    __repr__ = str.__repr__  # messages show what a file says, not how Python holds it
 
     INTERNAL = "INTERNAL", "This program has a fault."
 

@@ -80,7 +80,7 @@ def _first_per_lane(
     for place, lane, count, above in zip(places[first], lane_of[first], counts, largest, strict=True):
         issues.append(
             {
-                "code": code,
+                "code": code.value,
                 "group": group_name(int(lanes.group[lane])),
                 "dp_rank": int(lanes.dp_rank[lane]),
                 "position": int(place - lanes.starts[lane]),

@@ -80,7 +80,7 @@ def empty_the_caches(
     if problems:
         reason = "; ".join(f"{problem.where}: {problem.message}" for problem in problems)
         warning = {
-            "code": Code.ASSUME_EMPTY_CACHE,
+            "code": Code.ASSUME_EMPTY_CACHE.value,
             "message": f"the caches are assumed to be empty, as service.assume_empty_cache says ({reason})",
             "reason": reason,
         }

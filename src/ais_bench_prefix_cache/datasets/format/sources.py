@@ -26,14 +26,14 @@ def corpus_warning(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
         current = file_sha256(path)
     except OSError as error:
         return {
-            "code": Code.CORPUS_MISSING,
+            "code": Code.CORPUS_MISSING.value,
             "message": f"the corpus {path} cannot be read any more ({error.strerror or error}); "
             "the data set is intact, but could not be made again",
         }
     if current == manifest["corpus_sha256"]:
         return None
     return {
-        "code": Code.CORPUS_CHANGED,
+        "code": Code.CORPUS_CHANGED.value,
         "message": f"the corpus {path} has changed since the data set was made; prepare would make another one now",
         "sha256_at_prepare": manifest["corpus_sha256"],
         "sha256": current,

@@ -73,7 +73,7 @@ class SearchRecord:
             if entries:
                 found.append(
                     {
-                        "code": code,
+                        "code": code.value,
                         "message": f"skipped {what}: {len(entries)} ({_examples(entries)})",
                         "count": len(entries),
                     }
