@@ -15,7 +15,7 @@ from ais_bench_prefix_cache.counters.difference import difference
 from ais_bench_prefix_cache.counters.snapshot import MetricsSnapshot, parse_snapshots
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
-from ais_bench_prefix_cache.foundation.names import PASS, PASS_WITH_WARNING
+from ais_bench_prefix_cache.foundation.names import verdict
 from ais_bench_prefix_cache.scenario.model import ServiceConfig, ValidationConfig
 
 PLANNING_WARNINGS = frozenset(
@@ -95,8 +95,8 @@ def analyze_run(
     document["status"] = status
     document["validation"] = {
         **previous_analysis["validation"],
-        "status": PASS_WITH_WARNING if warnings else PASS,
-        "actual_status": PASS_WITH_WARNING if actual_warnings else PASS,
+        "status": verdict(warnings),
+        "actual_status": verdict(actual_warnings),
     }
     document["warnings"] = warnings
     document["runtime"] = {

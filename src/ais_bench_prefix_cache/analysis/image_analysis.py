@@ -16,7 +16,7 @@ from ais_bench_prefix_cache.analysis.diagnosis import Finding
 from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY, RunFacts
 from ais_bench_prefix_cache.counters.difference import CounterDelta, difference
 from ais_bench_prefix_cache.foundation.codes import Code
-from ais_bench_prefix_cache.foundation.names import PASS, PASS_WITH_WARNING
+from ais_bench_prefix_cache.foundation.names import verdict
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
 
 IMAGE_SEARCH_WARNINGS = frozenset({Code.DAMAGED_IMAGES, Code.DAMAGED_PARQUET_FILES, Code.IMAGE_COLUMN_TYPE})
@@ -83,8 +83,8 @@ def analyze_image_run(
     document["status"] = status
     document["validation"] = {
         **previous_analysis["validation"],
-        "status": PASS_WITH_WARNING if warnings else PASS,
-        "actual_status": PASS_WITH_WARNING if mismatch else PASS,
+        "status": verdict(warnings),
+        "actual_status": verdict(mismatch),
     }
     document["warnings"] = warnings
     document["runtime"] = {

@@ -13,9 +13,7 @@ from typing import Any
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult
 from ais_bench_prefix_cache.aisbench.launch import check_job, run_aisbench
 from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
-from ais_bench_prefix_cache.analysis.analysis_document import (
-    SnapshotTexts,
-)
+from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts
 from ais_bench_prefix_cache.analysis.run_facts import ProbeFact, ResetFact, RunFacts
 from ais_bench_prefix_cache.counters.snapshot import parse_kv_cache_usage
 from ais_bench_prefix_cache.datasets.format.sources import corpus_warning

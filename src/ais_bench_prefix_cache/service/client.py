@@ -26,8 +26,6 @@ from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.foundation.names import RANK_HEADER
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
 
-"""Routes a request to one data-parallel rank of its port: vLLM 0.11.1 and later (vllm-project/vllm#24945)."""
-
 FIELDS_THAT_CHANGE_THE_CACHE_KEY = ("cache_salt", "add_special_tokens", "truncate_prompt_tokens")
 """Request fields that change which blocks a prompt hits: probes and warm-up must carry what the formal requests do."""
 

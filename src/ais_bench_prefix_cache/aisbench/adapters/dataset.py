@@ -11,6 +11,7 @@ from datasets import Dataset, Features, Value
 
 from ais_bench_prefix_cache.foundation.names import NO_RANK
 
+"""``dp_rank`` of a request that the server's balancer may put anywhere (Arrow wants one type a column)."""
 NO_PREDECESSOR = -1
 
 _COLUMNS = Features(

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ais_bench_prefix_cache.foundation.codes import Code
-from ais_bench_prefix_cache.foundation.names import PASS, PASS_WITH_WARNING, group_name
+from ais_bench_prefix_cache.foundation.names import PASS, group_name, verdict
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def prefix_cache_section(theory: Theory, trajectory: Mapping[str, Any], target_w
         "minimum_non_shared_length": theory.minimum_non_shared_tokens,
         "adjusted": theory.effective_target_hit_rate != theory.requested_target_hit_rate,
         "reason": _adjustment_reason(theory),
-        "validation_status": PASS_WITH_WARNING if warnings else PASS,
+        "validation_status": verdict(warnings),
         "target_signed_difference_pp": signed,
         "target_absolute_difference_pp": abs(signed),
         "trajectory": dict(trajectory),
@@ -229,7 +229,7 @@ def analysis_document(
         "target_absolute_difference_pp": abs(signed),
         "validation": {
             "target_reachable": theory.target_reachable,
-            "status": PASS_WITH_WARNING if warnings else PASS,
+            "status": verdict(warnings),
             "warning_only": True,
             "affects_exit_code": False,
         },

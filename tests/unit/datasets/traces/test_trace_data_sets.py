@@ -330,10 +330,10 @@ def test_traces_that_cannot_be_imported(
     block_size: int,
     message: str,
     prepare: Any,
-    qwen3_tokenizer_dir: Path,
+    deepseek_tokenizer_dir: Path,
     tmp_path: Path,
 ) -> None:
-    refused = prepare(rows, qwen3_tokenizer_dir, *options, block_size=block_size)
+    refused = prepare(rows, deepseek_tokenizer_dir, *options, block_size=block_size)
     assert refused == (2, message.replace("{trace}", str(tmp_path / "trace.jsonl")))
     assert not list(tmp_path.glob("t_*"))
 
