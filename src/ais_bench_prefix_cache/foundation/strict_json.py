@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError
@@ -52,7 +52,7 @@ def read_file(path: Path, what: str, error: type[PrefixCacheError]) -> bytes:
     except FileNotFoundError:
         raise error.of(Code.MISSING_FILE, name, f"{what} does not exist") from None
     except IsADirectoryError:
-        raise error.of(Code.NOT_A_FILE, name, f"{what} is a directory", hint="name the file in it") from None
+        raise error.of(Code.UNREADABLE_FILE, name, f"{what} is a directory", hint="name the file in it") from None
     except PermissionError:
         raise error.of(Code.UNREADABLE_FILE, name, f"{what} may not be read by this user") from None
     except (OSError, ValueError) as failure:
@@ -81,21 +81,17 @@ def parse_json(data: bytes) -> Any:
     Raises:
         JsonError: at the first thing that is not so.
     """
-    value, marks = _parsed(data)
-    if marks:
-        defect = next(defect for defect in _defects(value, texts=False))
-        place = f" ({'.'.join(map(str, defect.path))})" if defect.path else ""
-        raise JsonError(defect.code, f"is not strict JSON: {defect.message}{place}")
-    return value
+    return _parsed(data, _refuse_duplicates, _refuse_number, int)
 
 
 def parse_json_with_defects(data: bytes) -> tuple[Any, list[JsonDefect]]:
-    """As :func:`parse_json`, but values and texts that cannot be used are all named, in the order of the document.
+    """As :func:`parse_json`, but duplicates and numbers that cannot be used are all named, in the document's order.
 
-    Beside those of :func:`parse_json` these are halves of surrogate pairs and control characters.
+    So are texts that cannot be written everywhere (halves of surrogate pairs, control characters), and integers of
+    more than 64 bits.
     """
-    value, _ = _parsed(data)
-    return value, list(_defects(value, texts=True))
+    value = _parsed(data, _ObjectWithDuplicates, _Unusable, _integer)
+    return value, list(_defects(value))
 
 
 class _Unusable:
@@ -109,45 +105,51 @@ class _Unusable:
 class _ObjectWithDuplicates(dict[str, Any]):
     """An object in which keys appeared more than once."""
 
-    duplicates: tuple[str, ...] = ()
+    def __init__(self, content: dict[str, Any], duplicates: list[str]) -> None:
+        super().__init__(content)
+        self.duplicates = duplicates
 
 
-def _parsed(data: bytes) -> tuple[Any, bool]:
-    """The value, and whether marks of what cannot be used stand in it."""
+def _refuse_duplicates(_: dict[str, Any], duplicates: list[str]) -> NoReturn:
+    raise JsonError(Code.DUPLICATE_KEY, f"is not strict JSON: the key {duplicates[0]!r} appears more than once")
+
+
+def _refuse_number(code: Code, message: str) -> NoReturn:
+    raise JsonError(code, f"is not strict JSON: {message}")
+
+
+def _integer(text: str) -> int | _Unusable:
+    # Python refuses to convert more than 4300 digits, and no field needs more than 64 bits.
+    if len(text) <= _MOST_DIGITS and -(1 << 63) <= int(text) < 1 << 63:
+        return int(text)
+    return _Unusable(Code.NUMBER_TOO_LARGE, "the integer does not fit into 64 bits")
+
+
+def _parsed(
+    data: bytes,
+    with_duplicates: Callable[[dict[str, Any], list[str]], Any],
+    unusable: Callable[[Code, str], Any],
+    parse_int: Callable[[str], Any],
+) -> Any:
+    """The value; what Python lets pass is replaced by what the functions return, if they do not raise."""
     if data.startswith(b"\xef\xbb\xbf"):
         raise JsonError(Code.BYTE_ORDER_MARK, "begins with a byte-order mark", "save it without")
     text = decode_utf8(data)
     if not text.strip():
         raise JsonError(Code.EMPTY_FILE, "is empty")
-    marked = False
 
-    def unusable(code: Code, message: str) -> _Unusable:
-        nonlocal marked
-        marked = True
-        return _Unusable(code, message)
-
-    def parse_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        nonlocal marked
-        plain = dict(pairs)
-        if len(plain) == len(pairs):
-            return plain
-        marked = True
+    def parse_object(pairs: list[tuple[str, Any]]) -> Any:
+        content = dict(pairs)
+        if len(content) == len(pairs):
+            return content
         keys = [key for key, _ in pairs]
-        with_duplicates = _ObjectWithDuplicates(plain)
-        with_duplicates.duplicates = tuple(key for key in plain if keys.count(key) > 1)
-        return with_duplicates
+        return with_duplicates(content, [key for key in content if keys.count(key) > 1])
 
-    def parse_float(text: str) -> float | _Unusable:
+    def parse_float(text: str) -> Any:
         value = float(text)
         return value if math.isfinite(value) else unusable(Code.NUMBER_TOO_LARGE, "the number is too large")
 
-    def parse_int(text: str) -> int | _Unusable:
-        # Python refuses to convert more than 4300 digits, and no field needs more than 64 bits.
-        if len(text) <= _MOST_DIGITS and -(1 << 63) <= int(text) < 1 << 63:
-            return int(text)
-        return unusable(Code.NUMBER_TOO_LARGE, "the integer does not fit into 64 bits")
-
-    def parse_constant(text: str) -> _Unusable:
+    def parse_constant(text: str) -> Any:
         return unusable(Code.NOT_A_NUMBER, f"{text} is not a JSON number")
 
     try:
@@ -166,7 +168,11 @@ def _parsed(data: bytes) -> tuple[Any, bool]:
         raise JsonError(Code.INVALID_JSON, message) from None
     except RecursionError:
         raise JsonError(Code.NESTED_TOO_DEEPLY, f"is nested more than {DEEPEST_NESTING} levels deep") from None
-    return value, marked
+    except JsonError:
+        raise
+    except ValueError as error:  # an integer of more digits than Python converts
+        raise JsonError(Code.NUMBER_TOO_LARGE, f"is not strict JSON: {error}") from None
+    return value
 
 
 def _depth(value: Any) -> int:
@@ -180,24 +186,24 @@ def _depth(value: Any) -> int:
     return depth
 
 
-def _defects(value: Any, *, texts: bool, path: FieldPath = ()) -> Iterator[JsonDefect]:
+def _defects(value: Any, path: FieldPath = ()) -> Iterator[JsonDefect]:
     if isinstance(value, _Unusable):
         yield JsonDefect(path, value.code, value.message)
     elif isinstance(value, str):
-        if texts and (reason := _unusable_text(value, path)):
+        if reason := _unusable_text(value, path):
             yield JsonDefect(path, Code.UNUSABLE_TEXT, f"the text holds {reason}")
     elif isinstance(value, list):
         for number, item in enumerate(value):
             if type(item) is not int:
-                yield from _defects(item, texts=texts, path=(*path, number))
+                yield from _defects(item, (*path, number))
     elif isinstance(value, dict):
         for key in getattr(value, "duplicates", ()):
             yield JsonDefect((*path, key), Code.DUPLICATE_KEY, "the key appears more than once")
         for key in value:
-            if texts and (reason := _unusable_text(key, path)):
+            if reason := _unusable_text(key, path):
                 yield JsonDefect((*path, key), Code.UNUSABLE_TEXT, f"the key holds {reason}")
         for key, item in value.items():
-            yield from _defects(item, texts=texts, path=(*path, key))
+            yield from _defects(item, (*path, key))
 
 
 def _unusable_text(text: str, path: FieldPath) -> str | None:

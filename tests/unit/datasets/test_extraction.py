@@ -89,7 +89,7 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
         "[WRONG_TYPE] in.jsonl line 6: answer: it says 1 (allowed: text)",
         "[WRONG_TYPE] in.jsonl line 6: max_tokens: it says 0 (allowed: a whole number from 1 up)",
         "[WRONG_TYPE] in.jsonl line 7: max_tokens: it says True (allowed: a whole number from 1 up)",
-        "[INVALID_JSON] in.jsonl line 8: the line is not strict JSON: the key appears more than once (question) "
+        "[INVALID_JSON] in.jsonl line 8: the line is not strict JSON: the key 'question' appears more than once "
         "(allowed: one JSON object)",
     ]
 
