@@ -225,6 +225,7 @@ class ConfigReader:
 
 
 def value_in(config: Mapping[str, Any], path: str) -> Any:
+    """What stands at ``path`` (``a.b``); None where nothing does."""
     value: Any = config
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None

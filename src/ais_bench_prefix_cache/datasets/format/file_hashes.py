@@ -55,6 +55,7 @@ def _size(path: Path) -> int:
 
 
 def size_and_sha256(path: Path) -> tuple[int, str]:
+    """Bytes and digest of a file, read once."""
     digest, size = hashlib.sha256(), 0
     buffer = memoryview(bytearray(READ_BYTES))
     with path.open("rb", buffering=0) as stream:

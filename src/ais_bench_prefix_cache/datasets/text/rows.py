@@ -57,13 +57,12 @@ FULL_KEYS = (
 
 
 def request_id(sequence_index: int) -> str:
-    """``request-00000000`` …"""
+    """The id by which a request is known everywhere, as ``request-00000000``."""
     return f"request-{sequence_index:08d}"
 
 
 def full_rows(plan: Plan, prompts: PromptSet) -> Iterator[dict[str, Any]]:
     """The rows of ``full.jsonl`` in send order."""
-
     prefixes: dict[int, CanonicalPrefix] = {prefix.group: prefix for prefix in prompts.canonical_prefixes}
     seed_tokens = plan.seed_tokens
     columns = zip(
