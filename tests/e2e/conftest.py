@@ -207,7 +207,9 @@ class PreparedRun:
 @pytest.fixture
 def prepare_rows(tmp_path: Any, deepseek_tokenizer_dir: Any) -> Callable[..., Any]:
     """``prepare_rows(rows, url, **aisbench.model)`` writes the files and returns the job to run them."""
+    from ais_bench_prefix_cache.aisbench.config_rendering import TEXT_TEMPLATE
     from ais_bench_prefix_cache.aisbench.job import AISBenchJob
+    from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
 
     def prepare(
         rows: list[dict[str, Any]], url: str | list[str], *, directory: Any = None, **changes: Any
@@ -257,9 +259,11 @@ def prepare_rows(tmp_path: Any, deepseek_tokenizer_dir: Any) -> Callable[..., An
         return AISBenchJob(
             scenario_path=run.directory / "scenario.json",
             manifest_path=run.manifest,
-            full_path=run.full,
+            rows_path=run.full,
+            index=RequestIndex.of_file(run.full, "max_tokens"),
+            template_path=changes.pop("template_path", TEXT_TEMPLATE),
             work_dir=tmp_path / "aisbench results",
-            request_count=len(rows),
+            config=manifest["effective_config"],
             log_path=tmp_path / "aisbench.log",
             **changes,
         )
