@@ -42,7 +42,7 @@ test-real: $(INSTALLED) $(VLLM_VENV)/.installed
 	$(RUN) -m pytest -m real
 
 bench: $(INSTALLED)
-	$(RUN) tests/benchmarks/run_all.py
+	$(RUN) -m tests.benchmarks.run_all
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV)

@@ -74,8 +74,9 @@ def command_line() -> Callable[..., subprocess.CompletedProcess[str]]:
 @pytest.fixture(scope="session")
 def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Each family's directory, as ``save_pretrained`` writes it; trained once."""
-    from tokenizer_families import FAMILIES, UNPROVEN
     from transformers import PreTrainedTokenizerFast
+
+    from tests.doubles.tokenizer_families import FAMILIES, UNPROVEN
 
     root = tmp_path_factory.mktemp("families")
     made: dict[str, Path] = {}

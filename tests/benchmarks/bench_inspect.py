@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from measuring import (
+from tests.benchmarks.measuring import (
     PROGRAM,
     in_turns,
     parse_data_arguments,

@@ -10,7 +10,7 @@ import re
 import statistics
 import time
 
-from measuring import SHARED_DATA, print_bars, verdict
+from tests.benchmarks.measuring import SHARED_DATA, print_bars, verdict
 
 from ais_bench_prefix_cache.counters.difference import difference
 from ais_bench_prefix_cache.counters.snapshot import parse_snapshot

@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from measuring import (
+from tests.benchmarks.measuring import (
     PROGRAM,
     PROJECT,
     find_data,

@@ -1,4 +1,4 @@
-"""Speed and quality of planning: ``python tests/benchmarks/bench_planning.py [--requests 1000000]``.
+"""Speed and quality of planning: ``python -m tests.benchmarks.bench_planning [--requests 1000000]``.
 
 Speed is a ratio against something measured in the same run: numpy's stable sort of as many random 64-bit integers.
 Quality is the largest distance of the cumulative hit rate from the target after the first tenth of the input tokens, in
@@ -19,8 +19,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "doubles"))
 
-from cold_cases import BLOCK, ColdCase, distances, optimal_distance, seeded_cases
-from plan_scenarios import make_scenario
+from tests.doubles.cold_cases import BLOCK, ColdCase, distances, optimal_distance, seeded_cases
+from tests.doubles.plan_scenarios import make_scenario
 
 from ais_bench_prefix_cache.planning.cold_beam import search_plan
 from ais_bench_prefix_cache.planning.cold_lanes import plan_lanes

@@ -10,7 +10,7 @@ import json
 import shutil
 from pathlib import Path
 
-from measuring import (
+from tests.benchmarks.measuring import (
     PROGRAM,
     Data,
     Run,

@@ -9,7 +9,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from measuring import PROGRAM, Data, Run, in_turns, parse_data_arguments, print_bars, run, scratch_directory, seconds
+from tests.benchmarks.measuring import (
+    PROGRAM,
+    Data,
+    Run,
+    in_turns,
+    parse_data_arguments,
+    print_bars,
+    run,
+    scratch_directory,
+    seconds,
+)
 
 PLAIN_PASS = Path(__file__).with_name("plain_pass.py")
 BAR = 5.0

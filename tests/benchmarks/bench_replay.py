@@ -1,6 +1,6 @@
 """A replay of 10 million block references and its capacity curve, beside a plain dictionary loop over the same hashes.
 
-    python tests/benchmarks/bench_replay.py [--references 10000000]
+    python -m tests.benchmarks.bench_replay [--references 10000000]
 
 Prints one JSON document; the ratios are what to compare between machines. ``growth`` is the time of the whole against
 ten times that of a tenth: about 1 for work that grows with the references.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from measuring import (
+from tests.benchmarks.measuring import (
     PROGRAM,
     in_turns,
     newest_manifest,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from bench_prepare import plain_pass
-from measuring import (
+from tests.benchmarks.bench_prepare import plain_pass
+from tests.benchmarks.measuring import (
     PROGRAM,
     Run,
     in_turns,

@@ -1,6 +1,6 @@
 """The yardstick: one plain ``encode_batch_fast`` pass over the prompts of a ``requests.jsonl``, on all cores.
 
-``python tests/benchmarks/plain_pass.py TOKENIZER_DIR REQUESTS [--limit N]`` prints one JSON object: wall and processor
+``python -m tests.benchmarks.plain_pass TOKENIZER_DIR REQUESTS [--limit N]`` prints one JSON object: wall and processor
 seconds of the pass alone (neither imports, nor loading, nor reading the file are in it), prompts, tokens.
 """
 

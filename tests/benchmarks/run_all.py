@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other: ``python tests/benchmarks/run_all.py [--output FILE] [--quick]``.
+"""All benchmarks, one after the other: ``python -m tests.benchmarks.run_all [--output FILE] [--quick]``.
 
 Prints their tables as Markdown and, with ``--output``, writes them there, under a description of the machine.
 """
@@ -11,9 +11,8 @@ import sys
 from datetime import date
 from pathlib import Path
 
-from measuring import compile_sources, environment, machine
+from tests.benchmarks.measuring import PROJECT, compile_sources, environment, machine
 
-HERE = Path(__file__).resolve().parent
 SECTIONS = (
     ("Start-up", "bench_start_up"),
     ("Prompts", "bench_prepare"),
@@ -44,8 +43,8 @@ def main() -> None:
     failed = []
     for title, script in SECTIONS:
         options = ["--times", "1"] if arguments.quick and script in TAKE_TURNS else []
-        command = [sys.executable, str(HERE / f"{script}.py"), *options]
-        finished = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", f"tests.benchmarks.{script}", *options]
+        finished = subprocess.run(command, cwd=PROJECT, env=environment(), stdout=subprocess.PIPE, text=True)
         say(f"\n## {title}\n\n`tests/benchmarks/{script}.py`\n\n{finished.stdout.strip()}")
         if finished.returncode:
             failed.append(script)

@@ -16,9 +16,13 @@ SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("bench_*.py"))
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_benchmark_script_knows_its_options(script: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / f"{script}.py"), "--help"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", f"tests.benchmarks.{script}", "--help"],
+        cwd=BENCHMARKS.parents[1],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
-    assert (done.returncode, done.stdout.startswith(f"usage: {script}.py")) == (0, True), done.stderr
+    assert (done.returncode, done.stdout.startswith("usage: ")) == (0, True), done.stderr
 
 
 def test_make_bench_runs_every_script() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mmmu_directory import cell, drawn, write_parquet
+from tests.doubles.mmmu_directory import cell, drawn, write_parquet
 from transformers import AutoTokenizer
 
 CommandLine = Callable[..., subprocess.CompletedProcess[str]]

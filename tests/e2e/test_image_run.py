@@ -16,9 +16,9 @@ from typing import Any
 
 import httpx
 import pytest
-from mmmu_directory import cell, drawn, write_parquet
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from tests.doubles.mmmu_directory import cell, drawn, write_parquet
 
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.running import running_server

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mmmu_directory import cell, drawn, write_parquet
+from tests.doubles.mmmu_directory import cell, drawn, write_parquet
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.datasets.format.documents import render_document, sealed

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from word_data_set import prepare_words
+from tests.doubles.word_data_set import prepare_words
 
 from ais_bench_prefix_cache.datasets.format.writing import claimed
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from word_data_set import prepare_words
+from tests.doubles.word_data_set import prepare_words
 
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.running import running_server

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_proxy import Answer, FaultProxy, Seen, fault_proxy
-from word_data_set import prepare_words
+from tests.doubles.fault_proxy import Answer, FaultProxy, Seen, fault_proxy
+from tests.doubles.word_data_set import prepare_words
 
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.running import running_server

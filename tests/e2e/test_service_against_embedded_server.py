@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_service import service_config
+from tests.doubles.fake_service import service_config
 
 from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration

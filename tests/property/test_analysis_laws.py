@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metric_texts import engine, vllm_text
+from tests.doubles.metric_texts import engine, vllm_text
 
 from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, analyze_run, explain_unusable
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns

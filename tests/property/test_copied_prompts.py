@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizer_families import CORPORA, FAMILIES
+from tests.doubles.tokenizer_families import CORPORA, FAMILIES
 
 from ais_bench_prefix_cache.datasets.copies.copied_prompts import CopiedPrompt, CopiedPrompts
 from ais_bench_prefix_cache.exact_text.corpus import Corpus, load_corpus

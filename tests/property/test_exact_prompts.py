@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizer_families import CHINESE, CORPORA, ENGLISH, FAMILIES, TRAINING
+from tests.doubles.tokenizer_families import CHINESE, CORPORA, ENGLISH, FAMILIES, TRAINING
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from ais_bench_prefix_cache.datasets.text.assembly import build_prompt_set

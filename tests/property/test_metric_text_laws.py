@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metric_texts import engine, vllm_text
 from prometheus_client import CollectorRegistry, Counter, generate_latest
+from tests.doubles.metric_texts import engine, vllm_text
 
 from ais_bench_prefix_cache.counters.difference import difference
 from ais_bench_prefix_cache.counters.exposition import decode_exposition, parse_exposition

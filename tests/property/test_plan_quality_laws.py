@@ -8,10 +8,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cold_cases import BLOCK, ColdCase, cold_case, distances, optimal_distance, seeded_cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_scenarios import make_scenario
+from tests.doubles.cold_cases import BLOCK, ColdCase, cold_case, distances, optimal_distance, seeded_cases
+from tests.doubles.plan_scenarios import make_scenario
 
 from ais_bench_prefix_cache.planning.cold_lanes import plan_lanes
 from ais_bench_prefix_cache.planning.planner import plan_scenario

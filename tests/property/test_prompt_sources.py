@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tokenizer_families import FAMILIES
+from tests.doubles.tokenizer_families import FAMILIES
 
 from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
 from ais_bench_prefix_cache.foundation.errors import GenerationError

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_vllm import SERVED_MODEL, RealVLLM, make_tiny_model, real_vllm
+from tests.real.real_vllm import SERVED_MODEL, RealVLLM, make_tiny_model, real_vllm
 
 BLOCK_SIZE = 32
 API_KEY = "sk-key-of-the-real-tests"

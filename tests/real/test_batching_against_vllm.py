@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_vllm import vllm_python
+from tests.real.real_vllm import vllm_python
 
 from ais_bench_prefix_cache.kvcache.prefix_cache import PrefixCache
 from ais_bench_prefix_cache.kvcache.scheduler import BatchedRequest, BatchScheduler

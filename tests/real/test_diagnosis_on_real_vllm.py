@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 import pytest
-from fault_proxy import Seen, fault_proxy
-from real_vllm import SERVED_MODEL
+from tests.doubles.fault_proxy import Seen, fault_proxy
+from tests.real.real_vllm import SERVED_MODEL
 
 from ais_bench_prefix_cache.cli import main
 

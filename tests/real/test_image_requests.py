@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mmmu_directory import cell, drawn, write_parquet
-from real_vllm import make_tiny_idefics3
+from tests.doubles.mmmu_directory import cell, drawn, write_parquet
+from tests.real.real_vllm import make_tiny_idefics3
 
 pytestmark = pytest.mark.real
 

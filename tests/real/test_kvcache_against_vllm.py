@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_vllm import vllm_python
+from tests.real.real_vllm import vllm_python
 
 from ais_bench_prefix_cache.kvcache.block_hash import ExtraKeys, MultimodalItem
 from ais_bench_prefix_cache.kvcache.prefix_cache import CachedSequence, PrefixCache

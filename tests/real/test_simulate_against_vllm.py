@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_vllm import vllm_python
+from tests.real.real_vllm import vllm_python
 
 from ais_bench_prefix_cache.datasets.traces.reading import read_trace
 from ais_bench_prefix_cache.kvcache.trace_replay import ROUTING_RULES, TraceReplay

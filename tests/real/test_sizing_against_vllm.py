@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from real_vllm import vllm_python
+from tests.real.real_vllm import vllm_python
 
 from ais_bench_prefix_cache.calculators.sizing import CacheSizing, attention_layers, requests_that_fit
 

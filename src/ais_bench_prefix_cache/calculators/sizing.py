@@ -77,6 +77,50 @@ def latent_attention_layers(count: int, *, latent_dim: int, rotary_dim: int) -> 
     return CacheLayers("latent", count, latent_dim + rotary_dim)
 
 
+@dataclass(frozen=True)
+class ModelNumbers:
+    """A model told in numbers instead of by its configuration: attention layers that are alike but for a window.
+
+    With ``latent_dim`` and ``rotary_dim`` it is latent attention, else attention with ``kv_heads`` heads of
+    ``head_dim`` numbers; ``window_layers`` (all, where a ``window`` is given) of its layers have the window.
+    """
+
+    layers: int
+    kv_heads: int = 0
+    head_dim: int = 0
+    latent_dim: int | None = None
+    rotary_dim: int = 0
+    window: int | None = None
+    window_layers: int | None = None
+
+    def cache_layers(self, tensor_parallel: int) -> tuple[CacheLayers, ...]:
+        """
+        Raises:
+            CalculationError: a number is impossible, or heads and ranks do not divide each other.
+        """
+        if self.latent_dim is not None:
+            return (latent_attention_layers(self.layers, latent_dim=self.latent_dim, rotary_dim=self.rotary_dim),)
+        require_at_least_one(layers=self.layers)
+        windowed = 0
+        if self.window is not None:
+            windowed = self.layers if self.window_layers is None else self.window_layers
+        if not 0 <= windowed <= self.layers:
+            raise CalculationError.of(
+                "IMPOSSIBLE_VALUE", "--window-layers", f"is {windowed}", allowed=f"0 to --layers, {self.layers}"
+            )
+        return tuple(
+            attention_layers(
+                count,
+                kv_heads=self.kv_heads,
+                head_dim=self.head_dim,
+                window=window,
+                tensor_parallel=tensor_parallel,
+            )
+            for count, window in ((self.layers - windowed, None), (windowed, self.window))
+            if count
+        )
+
+
 def constant_state_layers(count: int) -> CacheLayers:
     """Layers whose state does not grow with the tokens."""
     return CacheLayers("constant_state", count, 0)

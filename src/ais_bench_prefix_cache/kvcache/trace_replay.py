@@ -19,7 +19,6 @@ from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve, capacit
 from ais_bench_prefix_cache.kvcache.stack_distances import BlockNames, StackDistances, block_names
 
 RoutingRule = Literal["round-robin", "group", "field", "least-loaded", "prefix-aware"]
-ROUTING_RULES: tuple[RoutingRule, ...] = ("round-robin", "group", "field", "least-loaded", "prefix-aware")
 
 MOST_BLOCKS = 1 << 24
 """Blocks of all ranks together; a block takes some 100 bytes."""

@@ -9,6 +9,10 @@ That couples the requests of a lane. Two passes take the coupling away:
    known: raising requests hit exactly the watermark, the others up to ``min(cap, watermark)``; and the hits are handed
    out again within those limits.
 
+Words, all in blocks: ``wanted`` is what a request hits after the first pass; ``raised_to`` the level to which it raises
+its lane's watermark (0: it does not); its ``surplus`` how much more a raising request hits than is wanted; ``leads``
+how far a lane's hits are ahead of its own rate; ``play`` how far all lanes together may leave the band of the bound.
+
 What this costs is measured in ``docs/planning.md``.
 """
 

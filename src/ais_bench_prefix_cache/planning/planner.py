@@ -14,6 +14,7 @@ from ais_bench_prefix_cache.planning.allocation import allocate_warm
 from ais_bench_prefix_cache.planning.cold_beam import beam_is_affordable, search_plan
 from ais_bench_prefix_cache.planning.cold_lanes import plan_lanes
 from ais_bench_prefix_cache.planning.groups import assignment_column, group_counts
+from ais_bench_prefix_cache.planning.lane_simulation import simulate_cold, simulate_warm
 from ais_bench_prefix_cache.planning.lanes import Lanes, build_lanes, cold_ranks
 from ais_bench_prefix_cache.planning.lengths import request_lengths
 from ais_bench_prefix_cache.planning.ordering import occurrence_in_group, send_order
@@ -26,7 +27,6 @@ from ais_bench_prefix_cache.planning.reachability import (
     prefix_capacities,
     reachability,
 )
-from ais_bench_prefix_cache.planning.theory import simulate_cold, simulate_warm
 from ais_bench_prefix_cache.planning.trajectory import check_trajectory
 from ais_bench_prefix_cache.scenario.model import Scenario
 

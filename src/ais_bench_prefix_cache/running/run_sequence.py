@@ -5,7 +5,7 @@ Nothing is written before the end: until :func:`run_benchmark` returns, ``analys
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from ais_bench_prefix_cache.running.traffic import FormalTraffic, formal_traffic
 from ais_bench_prefix_cache.running.understanding import UnderstoodServer, understand_server
 from ais_bench_prefix_cache.running.verdict import Observations, analysis_of_run, planned_queries
 from ais_bench_prefix_cache.running.warm_up import warm_up, warmup_section
-from ais_bench_prefix_cache.scenario.model import Scenario
+from ais_bench_prefix_cache.scenario.model import Scenario, TokenizerConfig
 from ais_bench_prefix_cache.service.client import ServiceClient
 from ais_bench_prefix_cache.service.counters import Reading
 from ais_bench_prefix_cache.service.kv_sampling import KvSampler
@@ -49,13 +49,14 @@ def run_benchmark(
     *,
     phases: Phases,
     bar: ProgressBar,
+    load: Callable[[TokenizerConfig], PromptTokenizer] = load_tokenizer,
     template_path: Path | None = None,
     sender: Sender | None = None,
 ) -> RunOutcome:
     """Run the prepared data set of ``manifest_path`` against the Scenario's service and write its analysis.
 
-    ``template_path`` overrides ``aisbench.config``; ``sender`` is :class:`~.sender.AISBenchSender` unless another one
-    is given. Raises ArtifactError, ServiceError or AISBenchError; after any of them, or an interruption, nothing more
+    ``load`` loads the tokenizer, ``template_path`` overrides ``aisbench.config``, ``sender`` is
+    :class:`~.sender.AISBenchSender` unless another one is given. Raises ArtifactError, ServiceError or AISBenchError; after any of them, or an interruption, nothing more
     is sent and ``phases.current`` says where it happened.
     """
     sender = sender or AISBenchSender()
@@ -64,7 +65,8 @@ def run_benchmark(
         ServiceClient(scenario.service, generation_kwargs=scenario.aisbench.model.generation_kwargs) as client,
     ):
         with phases.enter("verify"):
-            data, tokenizer = _verify(scenario, manifest_path)
+            data = verify_data_set(manifest_path)
+            tokenizer = _tokenizer(scenario, data, load)
             traffic = formal_traffic(data)
             job = _job(scenario, data, traffic, template_path, phases)
         with phases.enter("precheck"):
@@ -112,13 +114,15 @@ def _only_run(paths: RunPaths) -> Iterator[None]:
         yield
 
 
-def _verify(scenario: Scenario, manifest_path: Path) -> tuple[VerifiedDataSet, PromptTokenizer]:
-    data = verify_data_set(manifest_path)
-    tokenizer = load_tokenizer(scenario.tokenizer)
+def _tokenizer(
+    scenario: Scenario, data: VerifiedDataSet, load: Callable[[TokenizerConfig], PromptTokenizer]
+) -> PromptTokenizer:
+    """The Scenario's tokenizer. Raises ArtifactError where it is not the one that the data set was made with."""
+    tokenizer = load(scenario.tokenizer)
     problem = tokenizer_problem(data.manifest, tokenizer)
     if problem is not None:
         raise ArtifactError(problem)
-    return data, tokenizer
+    return tokenizer
 
 
 def _job(

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ais_bench_prefix_cache import __version__
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.engine import Engine, EngineBalancer, GeneratedToken, Generation
-from ais_bench_prefix_cache.server.images import ImageCache, ImageReader
+from ais_bench_prefix_cache.server.images import ImageCache, remembering_reader
 from ais_bench_prefix_cache.server.metrics import CONTENT_TYPE, ServerMetrics
 from ais_bench_prefix_cache.server.protocol import (
     ApiError,
@@ -163,7 +163,7 @@ class _Service:
             for rank in range(configuration.data_parallel_size)
         ]
         self._balancer = EngineBalancer(self._engines)
-        self._image_reader = ImageReader()
+        self._image_reader = remembering_reader()
         self._image_cache = ImageCache()
         self._num_calls = 0
         self._started = int(time())

@@ -70,7 +70,9 @@ def running_server(
 @contextmanager
 def _listener(host: str, port: int) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
+    # asyncio sets TCP_NODELAY only on sockets that name their protocol; without it every answer waits for a delayed
+    # acknowledgement.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))

@@ -12,7 +12,12 @@ from typing import Any
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem, ServiceError
 from ais_bench_prefix_cache.service.client import ServedModel, ServiceClient
 from ais_bench_prefix_cache.service.counters import EngineId
-from ais_bench_prefix_cache.service.probe_image import probe_image_url
+
+PROBE_IMAGE_URL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAEAAAABACAAAAACPAi4CAAAANElEQVR42u3MMREAIAwEMArFv2"
+    "Lu6oDl10RAaq9MnzS4adACgUAgEAgEAoFAIBAIfuqFwQB9LgLy4CuODgAAAABJRU5ErkJggg=="
+)
+"""A grey gradient of 64×64 pixels: enough for the patches of every model known, and a moment's work."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ def check_inference(client: ServiceClient, workload: Workload, encode: Callable[
 def check_images(client: ServiceClient, images: int) -> Preflight:
     """Every entry point takes a chat request with so many (small) images. Raises ServiceError with all problems."""
     content: list[dict[str, Any]] = [
-        *[{"type": "image_url", "image_url": {"url": probe_image_url()}}] * images,
+        *[{"type": "image_url", "image_url": {"url": PROBE_IMAGE_URL}}] * images,
         {"type": "text", "text": "What is this?"},
     ]
     result = Preflight()

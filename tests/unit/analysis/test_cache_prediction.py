@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from metric_texts import engine, vllm_text
+from tests.doubles.metric_texts import engine, vllm_text
 
 from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, analyze_run
 from ais_bench_prefix_cache.analysis.cache_prediction import predict_hits

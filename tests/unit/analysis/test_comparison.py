@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from metric_texts import engine, vllm_text
+from tests.doubles.metric_texts import engine, vllm_text
 
 from ais_bench_prefix_cache.analysis.comparison import Comparison, compare
 from ais_bench_prefix_cache.analysis.planned_traffic import PlannedShare, PlannedTraffic

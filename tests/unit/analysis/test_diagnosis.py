@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from metric_texts import engine, vllm_text
+from tests.doubles.metric_texts import engine, vllm_text
 
 from ais_bench_prefix_cache.analysis import diagnosis
 from ais_bench_prefix_cache.analysis.diagnosis import Evidence, Finding, diagnose

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from metric_texts import engine, vllm_text
+from tests.doubles.metric_texts import engine, vllm_text
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths

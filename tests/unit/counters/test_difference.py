@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from metric_texts import engine, vllm_text
+from tests.doubles.metric_texts import engine, vllm_text
 
 from ais_bench_prefix_cache.counters.difference import CounterDelta, difference
 from ais_bench_prefix_cache.counters.snapshot import parse_snapshot, parse_snapshots

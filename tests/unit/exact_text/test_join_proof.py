@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tokenizer_families import BLOOM, FAMILIES, UNPROVEN, split_at
+from tests.doubles.tokenizer_families import BLOOM, FAMILIES, UNPROVEN, split_at
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from ais_bench_prefix_cache.exact_text.join_proof import JoinProof, prove_joins

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from mmmu_directory import drawn
+from tests.doubles.mmmu_directory import drawn
 from transformers import AutoTokenizer
 
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_service import URL, FakeService, service_config
+from tests.doubles.fake_service import URL, FakeService, service_config
 
 from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.service.client import Completion, ServiceClient, base_url

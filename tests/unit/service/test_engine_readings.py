@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_service import service_config
+from tests.doubles.fake_service import service_config
 
 from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.service.counters import Counter, EngineId, Reading

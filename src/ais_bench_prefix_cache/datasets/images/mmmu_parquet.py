@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.datasets.images.image_header import DamagedImageError, ImageHeader, check_whole, read_header
+from ais_bench_prefix_cache.datasets.images.decoding import DamagedImageError, ImageHeader, decode, read_header
 from ais_bench_prefix_cache.foundation.errors import GenerationError, Problem, ScenarioError
 
 IMAGE_COLUMNS = tuple(f"image_{number}" for number in range(1, 8))
@@ -96,7 +96,7 @@ def find_image(directory: Path, width: int, height: int) -> tuple[ChosenImage, S
                 record.sizes[header.width, header.height] += 1
                 if (header.width, header.height) != (width, height):
                     continue
-                check_whole(image.content)
+                decode(image.content)
             except DamagedImageError as error:
                 record.damaged.append(f"{image.where} ({error})")
                 continue

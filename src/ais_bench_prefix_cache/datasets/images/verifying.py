@@ -1,7 +1,7 @@
 """Proves that the files of an image data set are what ``prepare --mode mm`` wrote and that they agree with each other.
 
 Checked are the manifest, every row word for word, and the image: that its data URL holds the recorded bytes and that
-these are a whole image of the recorded kind and of the size that the image scenario asks for. The rows and the image
+these decode, to an image of the recorded kind and of the size that the image scenario asks for. The rows and the image
 are also checked where somebody edited a file and then made all digests fit again.
 """
 
@@ -30,7 +30,7 @@ from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
-from ais_bench_prefix_cache.datasets.images.image_header import check_whole
+from ais_bench_prefix_cache.datasets.images.decoding import decode
 from ais_bench_prefix_cache.datasets.images.image_scenarios import IMAGE_SCENARIOS
 from ais_bench_prefix_cache.datasets.images.manifest import (
     CONTENT_ORDER,
@@ -201,7 +201,7 @@ def _check_image(image: Mapping[str, Any], rules: _RowRules, where: str, finding
     head, _, encoded = url.partition(",") if isinstance(url, str) else ("", "", "")
     try:
         content = base64.b64decode(encoded, validate=True)
-        header = check_whole(content)
+        header = decode(content)
     except (binascii.Error, ValueError) as error:
         findings.add("IMAGE_DAMAGED", f"{where}.data_url", f"it does not hold a whole image: {error}")
         return None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizer_families import FAMILIES, UNPROVEN
+from tests.doubles.tokenizer_families import FAMILIES, UNPROVEN
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
