@@ -30,6 +30,9 @@ class Answer:
     error_chunk_after: int | None = None
     cut_after: int | None = None
     end_without_done_after: int | None = None
+    events_twice: bool = False
+    endless: bool = False
+    location: str | None = None
     never: bool = False
     prompt_tokens_details: Any = ABSENT
 
@@ -86,7 +89,9 @@ class FakeServer:
         answer = self.behave(request)
         if answer.never:
             await asyncio.sleep(3600)
-        if answer.status != 200:
+        if answer.location is not None:
+            writer.write(f"HTTP/1.1 307 Temporary\r\nLocation: {answer.location}\r\nContent-Length: 0\r\n\r\n".encode())
+        elif answer.status != 200:
             _write(writer, answer.status, "application/json", answer.error_body.encode())
         elif body.get("stream"):
             return await self._stream(request, answer, writer)
@@ -122,7 +127,11 @@ class FakeServer:
                 request.first_token = time.perf_counter()
             elif answer.token_every:
                 await asyncio.sleep(answer.token_every)
-            _chunk(writer, json.dumps({"choices": [{"text": " x", "index": 0}]}))
+            for _ in range(1 + answer.events_twice):
+                _chunk(writer, json.dumps({"choices": [{"text": " x", "index": 0}]}))
+            await writer.drain()
+        while answer.endless:
+            _chunk(writer, ": still here" * 1000)
             await writer.drain()
         _chunk(writer, json.dumps({"choices": [], "usage": _usage(request, answer, tokens)}))
         _chunk(writer, "[DONE]")

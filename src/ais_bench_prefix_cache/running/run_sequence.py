@@ -56,8 +56,8 @@ def run_benchmark(
     """Run the prepared data set of ``manifest_path`` against the Scenario's service and write its analysis.
 
     ``load`` loads the tokenizer, ``template_path`` overrides ``aisbench.config``, ``sender`` is
-    :class:`~.sender.AISBenchSender` unless another one is given. Raises ArtifactError, ServiceError or AISBenchError; after any of them, or an interruption, nothing more
-    is sent and ``phases.current`` says where it happened.
+    :class:`~.sender.AISBenchSender` unless another one is given. Raises ArtifactError, ServiceError or AISBenchError;
+    after any of them, or an interruption, nothing more is sent and ``phases.current`` says where it happened.
     """
     sender = sender or AISBenchSender()
     with (
