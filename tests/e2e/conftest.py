@@ -131,7 +131,8 @@ class FakeServer:
                 _chunk(writer, json.dumps({"choices": [{"text": " x", "index": 0}]}))
             await writer.drain()
         while answer.endless:
-            _chunk(writer, ": still here" * 1000)
+            comment = b": still here\n\n" * 1000
+            writer.write(f"{len(comment):x}\r\n".encode() + comment + b"\r\n")
             await writer.drain()
         _chunk(writer, json.dumps({"choices": [], "usage": _usage(request, answer, tokens)}))
         _chunk(writer, "[DONE]")

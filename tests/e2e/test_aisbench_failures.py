@@ -66,7 +66,7 @@ def test_failed_and_broken_answers_are_an_error_that_counts_the_reasons(
 def test_answers_that_are_no_answers_fail_and_nothing_follows_a_redirect(fake_server, prepare_rows, make_answer):
     misbehaviour = {
         2: make_answer(location=f"http://127.0.0.1:{fake_server.port}/v1/elsewhere"),
-        4: make_answer(tokens=3),
+        4: make_answer(tokens=5),
         6: make_answer(tokens=1, events_twice=True),
         8: make_answer(endless=True),
     }
@@ -77,9 +77,9 @@ def test_answers_that_are_no_answers_fail_and_nothing_follows_a_redirect(fake_se
     assert problem.message.startswith("4 of 20 requests failed: ")
     reasons = Path(problem.where).read_text(encoding="utf-8")
     assert "HTTP 307 Temporary" in reasons
-    assert "the answer has more tokens than max_tokens, 2" in reasons
+    assert "the answer has more tokens than max_tokens, 4" in reasons
     assert "the answer came in 2 parts with text, but has 1 tokens: sent twice?" in reasons
-    assert "the answer is longer than 196608 bytes" in reasons
+    assert "the answer is longer than 327680 bytes" in reasons
     assert {request.path for request in fake_server.seen} == {"/v1/completions"}
     assert len(fake_server.seen) == 20
 

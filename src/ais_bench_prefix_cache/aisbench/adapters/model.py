@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ from ais_bench_prefix_cache.datasets.images.rows import image_urls, messages_wit
 RANK_HEADER = "X-data-parallel-rank"
 _ERROR_CHARACTERS = 600
 _ERROR_BODY_BYTES = 8192
+_AISBENCH_WORDING = re.compile(r"^After \d+ retries, request failed with exception: (AnswerError: )?")
+_TERMINAL_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 _BYTES_A_TOKEN = 64 * 1024
 """No part of an answer with one token is larger; a server that goes on and on is stopped by it."""
 
@@ -59,15 +62,9 @@ class ObservedModel(BaseAPIModel):  # type: ignore[misc]
             await super(ObservedModel, exchange).generate(input_data, max_out_len, output, session=watched, **args)
         finally:
             if not output.success:
-                output.error_info = self._without_key(watched.http_error or output.error_info)
+                output.error_info = _reason(watched.http_error or output.error_info)
             observation.end(success=output.success, error=output.error_info)
         return output
-
-    @staticmethod
-    def _without_key(text: str) -> str:
-        """A server may echo what it was sent."""
-        key = os.environ.get(API_KEY_VARIABLE)
-        return text.replace(key, "***")[:_ERROR_CHARACTERS] if key else text[:_ERROR_CHARACTERS]
 
     def on_the_wire(self, body: dict[str, Any], prompt: Any) -> dict[str, Any]:
         """``body``, which has a row number for a prompt, as the server gets it."""
@@ -218,6 +215,13 @@ class _BoundedResponse:
 
     async def text(self) -> str:
         return b"".join([chunk async for chunk in self.content]).decode("utf-8")
+
+
+def _reason(error: str) -> str:
+    """What failed, without AISBench's wording around it, control characters and the key, which a server may echo."""
+    text = _AISBENCH_WORDING.sub("", _TERMINAL_CONTROL.sub("", error))
+    key = os.environ.get(API_KEY_VARIABLE)
+    return (text.replace(key, "***") if key else text)[:_ERROR_CHARACTERS]
 
 
 def _reported_error(response: dict[str, Any]) -> str | None:
