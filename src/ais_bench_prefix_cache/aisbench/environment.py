@@ -10,9 +10,6 @@ WORK_DIR_VARIABLE = "AISBENCH_PREFIX_CACHE_WORK_DIR"
 CONFIG_VARIABLE = "AISBENCH_PREFIX_CACHE_CONFIG"
 """A file that a template may read, too: the effective configuration of this run as JSON, without the API key."""
 
-API_KEY_VARIABLE = "AISBENCH_PREFIX_CACHE_API_KEY"
-"""Read by our model adapter only; a rendered config that contains its value is refused."""
-
 SENDING_VARIABLE = "AISBENCH_PREFIX_CACHE_SENDING"
 """A file: the :class:`~ais_bench_prefix_cache.aisbench.sending_settings.SendingSettings` of this sender."""
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.names import NO_RANK
 
-NO_RANK = -1
-"""``dp_rank`` of a request that the server's balancer may put anywhere."""
 NO_PREDECESSOR = -1
 
 _COLUMNS = ("row", "offset", "size", "max_tokens", "dp_rank", "predecessor")
@@ -87,7 +87,7 @@ class IndexReading:
                     row: dict[str, Any] = json.loads(line)
                 except ValueError as error:
                     raise ArtifactError.of(
-                        "INVALID_ROW", f"{self._path} line {number + 1}", f"it is not JSON: {error}"
+                        Code.INVALID_JSON, f"{self._path} line {number + 1}", f"it is not JSON: {error}"
                     ) from None
                 self._note(number, offset, len(line), row)
                 yield row

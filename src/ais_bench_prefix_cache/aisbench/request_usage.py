@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ais_bench_prefix_cache.analysis.seen_request import CachedTokensState, SeenRequest
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError
 
 
@@ -32,7 +33,7 @@ def load_request_usage(path: Path) -> list[SeenRequest]:
                 rows.append(_seen_request(json.loads(line)))
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise AISBenchError.of(
-                    "AISBENCH_USAGE_DAMAGED", f"{path} line {number}", "is not a usage row that this program wrote"
+                    Code.AISBENCH_USAGE_DAMAGED, f"{path} line {number}", "is not a usage row that this program wrote"
                 ) from None
     return sorted(rows, key=lambda row: row.sequence_index)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ais_bench_prefix_cache.datasets.format.manifest_search import FoundManifest, find_manifest
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.scenario.model import Scenario
 
@@ -16,7 +17,7 @@ def find_prepared(scenario: Scenario) -> tuple[FoundManifest, tuple[str, ...]]:
     if search.found is None:
         passed = " ".join(f"({note})" for note in search.notes)
         raise ArtifactError.of(
-            "NOT_PREPARED",
+            Code.NOT_PREPARED,
             str(scenario.path),
             f"no prepared data set of this Scenario lies beside {scenario.run.output_dir} {passed}".rstrip(),
             hint="Run prepare with this Scenario first; after every edit of the Scenario prepare again.",

@@ -20,6 +20,7 @@ from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDat
 from ais_bench_prefix_cache.datasets.format.writing import claimed, update_analysis
 from ais_bench_prefix_cache.datasets.kinds import verify_data_set
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, ServiceError
 from ais_bench_prefix_cache.running.phases import Phases, ProgressBar
 from ais_bench_prefix_cache.running.sender import AISBenchSender, Sender
@@ -106,7 +107,7 @@ def _only_run(paths: RunPaths) -> Iterator[None]:
     with claimed(paths.directory) as directory_is_mine, claimed(paths.result_dir) as files_are_mine:
         if not (directory_is_mine and files_are_mine):
             raise ArtifactError.of(
-                "DIRECTORY_IN_USE",
+                Code.DIRECTORY_IN_USE,
                 str(paths.directory),
                 "another command is working with this data set",
                 hint="Wait until it has finished.",
@@ -155,7 +156,7 @@ def _baseline(server: UnderstoodServer) -> Reading:
     stable = server.reader.stable(timeout=service.timeout_seconds)
     if not stable.stable:
         raise ServiceError.of(
-            "FOREIGN_TRAFFIC",
+            Code.FOREIGN_TRAFFIC,
             ", ".join(service.metrics_urls),
             f"the counters did not stand still for {service.timeout_seconds:g} s although nothing was sent",
             hint="Someone else uses this server. Stop other clients during a run: their prompts would be counted, too.",

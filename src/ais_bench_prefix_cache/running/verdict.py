@@ -6,12 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ais_bench_prefix_cache.analysis.analysis_document import (
-    PASS_WITH_WARNING,
-    SnapshotTexts,
-    analyze_run,
-    explain_unusable,
-)
+from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, analyze_run, explain_unusable
 from ais_bench_prefix_cache.analysis.image_analysis import ServerUsage, analyze_image_run
 from ais_bench_prefix_cache.analysis.request_comparison import compare_requests
 from ais_bench_prefix_cache.analysis.run_facts import ProbeFact, ResetFact, RunFacts
@@ -19,6 +14,7 @@ from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
 from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.foundation.errors import ServiceError, SnapshotError
+from ais_bench_prefix_cache.foundation.names import PASS_WITH_WARNING
 from ais_bench_prefix_cache.running.traffic import FormalTraffic
 from ais_bench_prefix_cache.running.understanding import UnderstoodServer
 from ais_bench_prefix_cache.scenario.model import Scenario

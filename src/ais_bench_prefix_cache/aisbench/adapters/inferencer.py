@@ -20,8 +20,9 @@ from ais_bench_prefix_cache.aisbench.adapters.model import ObservedModel
 from ais_bench_prefix_cache.aisbench.adapters.observation import CURRENT_REQUEST, RequestObservation
 from ais_bench_prefix_cache.aisbench.adapters.schedule import RequestSchedule
 from ais_bench_prefix_cache.aisbench.adapters.supervision import end_with_supervisor
-from ais_bench_prefix_cache.aisbench.request_index import NO_PREDECESSOR, NO_RANK
+from ais_bench_prefix_cache.aisbench.request_index import NO_PREDECESSOR
 from ais_bench_prefix_cache.aisbench.sending_settings import SendingSettings
+from ais_bench_prefix_cache.foundation.names import NO_RANK
 
 USAGE_SUFFIX = "_usage.jsonl"
 _LOOKAHEAD_REQUESTS = 16_384

@@ -18,10 +18,9 @@ from ais_bench.benchmark.models.api_models.vllm_custom_api_chat import VLLMCusto
 
 from ais_bench_prefix_cache.aisbench.adapters.observation import CURRENT_REQUEST, AnswerError, RequestObservation
 from ais_bench_prefix_cache.aisbench.adapters.proxies import proxy_of
-from ais_bench_prefix_cache.aisbench.environment import API_KEY_VARIABLE
 from ais_bench_prefix_cache.datasets.images.rows import image_urls, messages_with_images
+from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE, RANK_HEADER
 
-RANK_HEADER = "X-data-parallel-rank"
 _ERROR_CHARACTERS = 600
 _ERROR_BODY_BYTES = 8192
 _AISBENCH_WORDING = re.compile(r"^After \d+ retries, request failed with exception: (AnswerError: )?")
@@ -169,8 +168,11 @@ class ImageChatAPI(ObservedModel, VLLMCustomAPIChat):  # type: ignore[misc]
 
 
 class _WatchedSession:
-    """An aiohttp session for one request: it puts the prompt into the body when that is sent, bounds the answer in size
-    and time, and keeps the body of a refusal, of which AISBench notes only the reason phrase."""
+    """An aiohttp session for one request.
+
+    It puts the prompt into the body when that is sent, bounds the answer in size and time, and keeps the body of a
+    refusal, of which AISBench notes only the reason phrase.
+    """
 
     def __init__(self, session: Any, model: ObservedModel, observation: RequestObservation, proxy: str | None) -> None:
         self._session = session
