@@ -14,8 +14,9 @@ from tests.doubles.metric_texts import engine, vllm_text
 from ais_bench_prefix_cache.analysis import diagnosis
 from ais_bench_prefix_cache.analysis.diagnosis import Evidence, Finding, diagnose
 from ais_bench_prefix_cache.analysis.planned_traffic import PlannedShare, PlannedTraffic, RequestColumns
-from ais_bench_prefix_cache.analysis.request_comparison import SeenRequest, compare_requests
+from ais_bench_prefix_cache.analysis.request_comparison import compare_requests
 from ais_bench_prefix_cache.analysis.run_facts import CachePrediction, ProbeFact, ResetFact, RunFacts, TokenizationFact
+from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
 from ais_bench_prefix_cache.counters.difference import difference
 from ais_bench_prefix_cache.counters.snapshot import MetricsSnapshot, parse_snapshot
 from ais_bench_prefix_cache.foundation.codes import Code
