@@ -29,9 +29,9 @@ def test_nothing_is_raised_where_nothing_was_found() -> None:
     findings.raise_if_any()
     findings.add(Code.WRONG_VALUE, "", "m")
     assert findings
-    with pytest.raises(ArtifactError, match="^m$"):
+    with pytest.raises(ArtifactError, match=r"^m$"):
         findings.raise_if_any()
-    with pytest.raises(ScenarioError, match="^m$"):
+    with pytest.raises(ScenarioError, match=r"^m$"):
         findings.raise_if_any(ScenarioError)
 
 
