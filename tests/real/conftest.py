@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.real.real_vllm import SERVED_MODEL, RealVLLM, make_tiny_model, real_vllm
+from tests.real.real_vllm import SERVED_MODEL, RealServer, make_tiny_model, real_vllm
 
 BLOCK_SIZE = 32
 API_KEY = "sk-key-of-the-real-tests"
@@ -46,7 +46,7 @@ KINDS = {
 class JudgedServer:
     """A running vLLM and what a Scenario has to say about it."""
 
-    vllm: RealVLLM
+    real: RealServer
     tokenizer: Path
     engines: int
     block_size: int = BLOCK_SIZE
@@ -182,9 +182,9 @@ def scenario_for(tmp_path: Path, project_root: Path) -> Callable[..., Path]:
             },
             "prefix_cache": {"mode": "warmup", "target_hit_rate": 0.6},
             "service": {
-                "inference_url": f"{server.vllm.url}/v1/completions",
-                "metrics_url": f"{server.vllm.url}/metrics",
-                "reset_url": f"{server.vllm.url}/reset_prefix_cache",
+                "inference_url": f"{server.real.url}/v1/completions",
+                "metrics_url": f"{server.real.url}/metrics",
+                "reset_url": f"{server.real.url}/reset_prefix_cache",
                 "model": SERVED_MODEL,
                 "dp_size": server.engines,
                 "poll_interval_seconds": 1,

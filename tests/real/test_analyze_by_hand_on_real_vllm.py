@@ -32,7 +32,7 @@ class ByHand:
 
     def __post_init__(self) -> None:
         headers = {"Authorization": f"Bearer {self.server.api_key}"} if self.server.api_key else {}
-        self.client = httpx.Client(base_url=self.server.vllm.url, headers=headers, timeout=120, trust_env=False)
+        self.client = httpx.Client(base_url=self.server.real.url, headers=headers, timeout=120, trust_env=False)
 
     def reset(self) -> None:
         assert self.client.post("/reset_prefix_cache").json() == {"success": True}

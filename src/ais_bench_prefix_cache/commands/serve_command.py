@@ -11,8 +11,9 @@ from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import EXIT_OK
 
 DESCRIPTION = (
-    "Runs a small server that imitates vLLM where this tool touches it: completions, chat, tokenization, metrics, "
-    "cache reset, data-parallel ranks, and a block cache that counts as vLLM's does. It needs no model: answers are "
+    "Runs a small server that imitates vLLM or SGLang where this tool touches it: completions, chat, tokenization, "
+    "metrics, cache reset, data-parallel ranks, and a cache that keeps and counts as theirs do. It needs no model: "
+    "answers are "
     'made up. Once it accepts requests it prints one line of JSON on stdout, {"url": ..., "pid": ...}. SIGINT and '
     "SIGTERM end it."
 )
@@ -21,6 +22,9 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``serve``; their defaults are those of ``ServerConfiguration``."""
     parser.add_argument("--tokenizer", type=Path, required=True, metavar="DIR", help="directory of the tokenizer")
+    parser.add_argument(
+        "--engine", choices=("vllm", "sglang"), default="vllm", help="the server to imitate (default: %(default)s)"
+    )
     parser.add_argument("--model", default="embedded", metavar="NAME", help="model name (default: %(default)s)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port; 0 takes a free one (default: %(default)s)")
@@ -38,7 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     cache = parser.add_argument_group("cache and batching")
     cache.add_argument(
-        "--block-size", type=int, default=16, metavar="TOKENS", help="tokens of a block (default: %(default)s)"
+        "--block-size",
+        type=int,
+        default=16,
+        metavar="TOKENS",
+        help="tokens of a block; SGLang: of a page, usually 1 (default: %(default)s)",
     )
     cache.add_argument(
         "--num-blocks",
@@ -119,6 +127,7 @@ def execute(arguments: argparse.Namespace) -> int:
             )
     configuration = ServerConfiguration(
         tokenizer=arguments.tokenizer,
+        engine=arguments.engine,
         model=arguments.model,
         block_size=arguments.block_size,
         num_blocks=arguments.num_blocks,

@@ -62,11 +62,12 @@ class RadixSequence:
 class RadixCache:
     """``num_pages`` pages of ``page_size`` tokens (SGLang's ``max_total_num_tokens``), or ``None`` for no limit."""
 
-    def __init__(self, page_size: int = 1, num_pages: int | None = None) -> None:
+    def __init__(self, page_size: int = 1, num_pages: int | None = None, *, enabled: bool = True) -> None:
         if page_size < 1 or (num_pages is not None and num_pages < 1):
             raise ValueError("page_size and num_pages must be at least 1")
         self.page_size = page_size
         self.num_pages = num_pages
+        self.enabled = enabled
         self.evicted_tokens = 0
         """Tokens dropped so far to make room."""
         self._clock = 0
@@ -84,6 +85,11 @@ class RadixCache:
     def num_locked_tokens(self) -> int:
         """Tokens that running requests hold, in the tree or in pages of their own."""
         return self._num_locked_tree_tokens + self._num_own_pages * self.page_size
+
+    @property
+    def usage(self) -> float:
+        """The share of slots that running requests hold, 0 … 1; 0 without a limit."""
+        return 0.0 if self.num_pages is None else self.num_locked_tokens / (self.num_pages * self.page_size)
 
     def sequence(self, token_ids: TokenIds, namespace: Hashable = None) -> RadixSequence:
         """A request that has not been admitted yet."""
@@ -104,7 +110,7 @@ class RadixCache:
 
     def admit(self, sequence: RadixSequence) -> int:
         """Look a request up and keep what it hits from being dropped; returns the hit tokens."""
-        tokens = self._whole_pages(sequence, sequence.num_tokens - 1)
+        tokens = self._whole_pages(sequence, sequence.num_tokens - 1 if self.enabled else 0)
         node, found, _ = self._descend(sequence.namespace, tokens)
         # The whole path counts as used at one moment, after whatever the look-up has split off.
         now = self._tick()
@@ -116,6 +122,11 @@ class RadixCache:
         self._lock(sequence, node, found)
         sequence.num_computed_tokens = found
         return found
+
+    def num_missing_tokens(self, sequence: RadixSequence, num_tokens: int) -> int:
+        """Slots that an admitted request still needs until ``num_tokens`` of its tokens are computed: whole pages."""
+        held = sequence.num_tree_tokens // self.page_size + self._own_pages(sequence)
+        return (-(-num_tokens // self.page_size) - held) * self.page_size
 
     def make_room(self, num_tokens: int) -> bool:
         """Drop segments until there are slots for ``num_tokens`` tokens; ``False`` where all that may go is gone."""
@@ -136,9 +147,11 @@ class RadixCache:
         self._num_own_pages += wanted
         return True
 
-    def insert(self, sequence: RadixSequence) -> None:
-        """Put the computed tokens of a request into the tree, as far as they fill pages."""
-        tokens = self._whole_pages(sequence, sequence.num_computed_tokens)
+    def insert(self, sequence: RadixSequence, num_tokens: int | None = None) -> None:
+        """Put the computed tokens of a request, or its first ``num_tokens``, into the tree: whole pages."""
+        if num_tokens is None:
+            num_tokens = sequence.num_computed_tokens
+        tokens = self._whole_pages(sequence, num_tokens if self.enabled else 0)
         if not len(tokens):
             return
         self._num_own_pages -= self._own_pages(sequence)

@@ -9,6 +9,7 @@ from typing import Literal
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem
 
+Engine = Literal["vllm", "sglang"]
 ResetMode = Literal["ok", "refuse", "noop", "missing"]
 RESET_MODES: tuple[ResetMode, ...] = ("ok", "refuse", "noop", "missing")
 
@@ -25,6 +26,8 @@ class ServerConfiguration:
     """
 
     tokenizer: Path
+    engine: Engine = "vllm"
+    """Whose rules, endpoints and metrics are imitated."""
     model: str = "embedded"
     block_size: int = 16
     num_blocks: int = 65536
@@ -71,6 +74,7 @@ class ServerConfiguration:
                 )
         if problems:
             raise ServerError(problems)
+        # vLLM never uses one of its blocks; on SGLang that is the page to which a request may be rounded up.
         needed = -(-self.max_model_len // self.block_size) + 1
         if self.num_blocks < needed:
             raise ServerError.of(
