@@ -57,8 +57,8 @@ def test_failed_and_broken_answers_are_an_error_that_counts_the_reasons(
     assert "the server reported an error in the stream: the engine died" in reasons
     assert "the stream ended without [DONE]" in reasons
     assert "Payload" in reasons or "Disconnected" in reasons or "reset" in reasons.lower()
-    assert "AISBench's last lines:" in problem.hint
-    assert str(job.log_path) in problem.hint
+    assert "AISBench's last lines:" in str(problem.hint)
+    assert str(job.log_path) in str(problem.hint)
     assert list(scratch.iterdir()) == []
 
 
@@ -105,7 +105,7 @@ def test_a_full_disk_is_named(fake_server, prepare_rows, tmp_path, monkeypatch):
     job = prepare_rows(ROWS, fake_server.url)
     with pytest.raises(AISBenchError) as caught:
         run_aisbench(job)
-    assert f"AISBench found the disk full: free some space below {job.work_dir}." in caught.value.problems[0].hint
+    assert f"AISBench found the disk full: free some space below {job.work_dir}." in str(caught.value.problems[0].hint)
 
 
 PROGRAM = """
