@@ -67,6 +67,7 @@ def kv_document(model: SizedModel, load: Load) -> dict[str, Any]:
     sizing = model.sizing
     document: dict[str, Any] = {
         "bytes_per_token": sizing.bytes_per_token,
+        "state_bytes": sizing.state_bytes,
         "dtype": model.dtype,
         "tensor_parallel": model.tensor_parallel,
         "layers": [asdict(layer) for layer in sizing.layers],
@@ -169,14 +170,22 @@ def kv_tables(document: dict[str, Any]) -> str:
     parts = [
         table(
             f"KV cache of one rank ({document['dtype']}, tensor parallel {document['tensor_parallel']})",
-            ("Layers", "Kind", "Window", "Numbers per token"),
+            ("Layers", "Kind", "Window", "Numbers per token", "Bytes of a state"),
             [
-                (layer["count"], layer["kind"], layer["window"] or "-", layer["numbers_per_token"])
+                (
+                    layer["count"],
+                    layer["kind"],
+                    layer["window"] or "-",
+                    layer["numbers_per_token"]
+                    or (f"{layer['fixed_bytes_per_token']} bytes" if layer["fixed_bytes_per_token"] else "-"),
+                    layer["state_bytes"] or "-",
+                )
                 for layer in document["layers"]
             ],
         ),
         f"{document['bytes_per_token']:,} bytes per token ({document['bytes_per_token'] / 1024:g} KiB), "
-        f"{document['bytes_per_block']:,} bytes per block of {document['block_size']} tokens",
+        f"{document['bytes_per_block']:,} bytes per block of {document['block_size']} tokens"
+        + (f", {document['state_bytes']:,} bytes of states per request" if document["state_bytes"] else ""),
     ]
     rows: list[tuple[Any, ...]]
     if document["memory"]:

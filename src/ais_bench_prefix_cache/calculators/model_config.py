@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Union
 
 from ais_bench_prefix_cache.calculators.config_reader import ConfigReader, text_part
@@ -60,7 +61,7 @@ _PATTERNS = (
 )
 """Other keys that say what a list of the kinds of all layers says already."""
 
-_FULL_NAMES = {"full_attention", "attention", "global_attention", "global", "full"}
+_FULL_NAMES = {"full_attention", "attention", "global_attention", "global", "full", "indexed_attention"}
 _WINDOWED_NAMES = {
     *("sliding_attention", "chunked_attention", "local_attention", "sliding_window_attention", "local", "sliding"),
 }
@@ -117,12 +118,9 @@ def sizing_of_model(config: Mapping[str, Any], *, dtype: str | None = None, tens
     model = _Model(reader, model_dtype(config), tensor_parallel)
     layers = model.layers()
     reader.refuse_unread_keys()
-    counted = Counter(layer for layer in layers)
     merged = [
-        CacheLayers(
-            layer.kind, count, layer.numbers_per_token, layer.window, layer.state_bytes, layer.fixed_bytes_per_token
-        )
-        for layer, count in sorted(counted.items(), key=lambda item: (item[0].kind, item[0].window or 0))
+        replace(layer, count=count)
+        for layer, count in sorted(Counter(layers).items(), key=lambda item: (item[0].kind, item[0].window or 0))
     ]
     return CacheSizing(tuple(merged), DTYPE_BYTES[dtype or model_dtype(config)])
 
@@ -194,7 +192,7 @@ class _Model:
 
     def _attention(self, index: int, window: int | None) -> list[CacheLayers]:
         if self.reader.has("kv_lora_rank"):
-            return self._latent()
+            return self._latent(index)
         kv_heads, head_dim, value_head_dim = self._heads(index, window)
         return [
             attention_layers(
@@ -207,7 +205,7 @@ class _Model:
             )
         ]
 
-    def _latent(self) -> list[CacheLayers]:
+    def _latent(self, index: int) -> list[CacheLayers]:
         self.reader.mark("v_head_dim", *_HEADS, *_KV_HEADS, *_HEAD_DIMS)
         latent = latent_attention_layers(
             1,
@@ -215,7 +213,24 @@ class _Model:
             rotary_dim=self.reader.integer("qk_rope_head_dim", smallest=0),
         )
         index_dim = self.reader.integer("index_head_dim", smallest=0, default=0)
-        return [latent, indexer_layers(1, index_dim)] if index_dim else [latent]
+        return [latent, indexer_layers(1, index_dim)] if index_dim and self._has_indexer(index) else [latent]
+
+    def _has_indexer(self, index: int) -> bool:
+        """Whether a layer of sparse attention chooses its tokens itself, or takes those of the layer before."""
+        reader = self.reader
+        period = reader.integer("index_topk_freq", default=1)
+        offset = reader.integer("index_skip_topk_offset", smallest=0, default=2)
+        letters = reader.get("index_topk_pattern")
+        kinds = reader.per_layer("indexer_types", self.count)
+        if letters:
+            return not (index < len(letters) and letters[index] == "S")
+        if period > 1:
+            return max(index - offset + 1, 0) % period == 0
+        if kinds is not None and kinds[index] not in ("full", "shared"):
+            raise CalculationError.of(
+                "MODEL_CONFIG", f"indexer_types[{index}]", f"is {kinds[index]!r}", allowed="full, shared"
+            )
+        return kinds is None or kinds[index] == "full"
 
     def _expanded_latent(self) -> CacheLayers:
         self.reader.mark("kv_lora_rank", *_KV_HEADS, "v_head_dim", *_HEAD_DIMS)

@@ -63,10 +63,10 @@ def _state_of_all_ranks(config: ConfigReader, heads: int, head_dim: int, ranks: 
     if config.has("layer_group_size"):  # Ling and Ring: lightning attention, since version 3 Kimi Delta Attention
         heads = config.integer("linear_num_heads", default=heads)
         head_dim = config.integer("linear_head_dim", default=head_dim)
-        third = any("V3" in str(name) for name in config.get("architectures") or ())
+        names = " ".join(map(str, config.get("architectures") or ()))
         kernel = config.integer("short_conv_kernel_size", "linear_conv_kernel_dim", default=4)
         config.mark("linear_conv_kernel_dim")
-        if third or config.has("short_conv_kernel_size"):
+        if "V3" in names or ("V2" not in names and config.has("short_conv_kernel_size")):
             return _delta_attention(heads, head_dim, kernel)
         return StateNumbers(0, heads * head_dim * head_dim)
     if config.has("attn_type_list") or config.get("model_type") in ("minimax", "minimax_text_01", "minimax_m1"):
