@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config", "language_model_config")
@@ -105,11 +106,11 @@ class ConfigReader:
                 value = int(value)
             if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
                 raise CalculationError.of(
-                    "MODEL_CONFIG", name, f"is {value!r}", allowed=f"an integer of {smallest} or more"
+                    Code.MODEL_CONFIG, name, f"is {value!r}", allowed=f"an integer of {smallest} or more"
                 )
             return value
         if default is None:
-            raise CalculationError.of("MODEL_CONFIG", names[0], "is missing from the model's configuration")
+            raise CalculationError.of(Code.MODEL_CONFIG, names[0], "is missing from the model's configuration")
         return default
 
     def per_layer(self, name: str, layers: int) -> list[Any] | None:
@@ -122,10 +123,10 @@ class ConfigReader:
         if not values:
             return None
         if isinstance(values, str) or not isinstance(values, Sequence):
-            raise CalculationError.of("MODEL_CONFIG", name, f"is {values!r}", allowed="the kind of every layer")
+            raise CalculationError.of(Code.MODEL_CONFIG, name, f"is {values!r}", allowed="the kind of every layer")
         if len(values) != layers:
             raise CalculationError.of(
-                "MODEL_CONFIG", name, f"names {len(values)} layers", allowed=f"num_hidden_layers, {layers}"
+                Code.MODEL_CONFIG, name, f"names {len(values)} layers", allowed=f"num_hidden_layers, {layers}"
             )
         return list(values)
 
@@ -150,14 +151,13 @@ class ConfigReader:
         )
 
     def refuse_unread_keys(self) -> None:
-        """
-        Raises:
-            CalculationError: keys that may decide the size of the cache were read by no rule.
+        """Raises:
+        CalculationError: keys that may decide the size of the cache were read by no rule.
         """
         unread = [name for name, value in self.known.items() if value and self._may_decide(name)]
         if unread:
             raise CalculationError.of(
-                "MODEL_CONFIG",
+                Code.MODEL_CONFIG,
                 ", ".join(unread),
                 "is not understood, and by its name it may decide the size of the cache",
                 hint="Size the model by numbers: --layers, --kv-heads, --head-dim, or --latent-dim, --rotary-dim.",

@@ -24,6 +24,7 @@ from ais_bench_prefix_cache.calculators.sizing import (
     latent_attention_layers,
 )
 from ais_bench_prefix_cache.calculators.state_sizes import state_numbers
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 
 MOST_LAYERS = 10_000
@@ -135,7 +136,7 @@ def model_dtype(config: Mapping[str, Any]) -> str:
     name = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     if name not in _TORCH_DTYPES:
         raise CalculationError.of(
-            "MODEL_CONFIG", "torch_dtype", f"is {name!r}", allowed=", ".join(_TORCH_DTYPES), hint="Give --dtype."
+            Code.MODEL_CONFIG, "torch_dtype", f"is {name!r}", allowed=", ".join(_TORCH_DTYPES), hint="Give --dtype."
         )
     return _TORCH_DTYPES[name]
 
@@ -143,10 +144,10 @@ def model_dtype(config: Mapping[str, Any]) -> str:
 def _refuse_other_models(reader: ConfigReader) -> None:
     for key, reason in _DELIBERATELY_REFUSED.items():
         if reader.get(key):
-            raise CalculationError.of("MODEL_CONFIG", key, f"is set: {reason}")
+            raise CalculationError.of(Code.MODEL_CONFIG, key, f"is set: {reason}")
     if reader.get("model_type") in _NO_CACHE_TYPES:
         raise CalculationError.of(
-            "MODEL_CONFIG", "model_type", f"is {reader.get('model_type')!r}: an encoder keeps no cache"
+            Code.MODEL_CONFIG, "model_type", f"is {reader.get('model_type')!r}: an encoder keeps no cache"
         )
 
 
@@ -160,7 +161,7 @@ class _Model:
         self.type = str(reader.get("model_type"))
         self.count = reader.integer(*_LAYERS)
         if self.count > MOST_LAYERS:
-            raise CalculationError.of("MODEL_CONFIG", _LAYERS[0], f"is {self.count}", allowed=f"1 to {MOST_LAYERS}")
+            raise CalculationError.of(Code.MODEL_CONFIG, _LAYERS[0], f"is {self.count}", allowed=f"1 to {MOST_LAYERS}")
         reader.mark(*_LAYERS)
 
     def layers(self) -> list[CacheLayers]:
@@ -228,7 +229,7 @@ class _Model:
             return max(index - offset + 1, 0) % period == 0
         if kinds is not None and kinds[index] not in ("full", "shared"):
             raise CalculationError.of(
-                "MODEL_CONFIG", f"indexer_types[{index}]", f"is {kinds[index]!r}", allowed="full, shared"
+                Code.MODEL_CONFIG, f"indexer_types[{index}]", f"is {kinds[index]!r}", allowed="full, shared"
             )
         return kinds is None or kinds[index] == "full"
 
@@ -258,7 +259,7 @@ class _Model:
         for index, block in enumerate(blocks):
             attention = block.get("attention") if isinstance(block, Mapping) else None
             if not isinstance(attention, Mapping):
-                raise CalculationError.of("MODEL_CONFIG", f"block_configs[{index}]", "says nothing of its attention")
+                raise CalculationError.of(Code.MODEL_CONFIG, f"block_configs[{index}]", "says nothing of its attention")
             if attention.get("no_op"):
                 continue
             unknown = [
@@ -273,7 +274,7 @@ class _Model:
                 kv_heads = heads // kv_heads
             if unknown:
                 raise CalculationError.of(
-                    "MODEL_CONFIG", f"block_configs[{index}].attention.{unknown[0]}", "is not understood"
+                    Code.MODEL_CONFIG, f"block_configs[{index}].attention.{unknown[0]}", "is not understood"
                 )
             window = part.integer("window_length", default=0, smallest=0) or None
             layers.append(
@@ -334,7 +335,7 @@ class _Model:
         head_dim, rest = divmod(hidden_size, heads)
         if rest:
             raise CalculationError.of(
-                "MODEL_CONFIG", "head_dim", f"is missing, and {heads} heads do not divide hidden_size {hidden_size}"
+                Code.MODEL_CONFIG, "head_dim", f"is missing, and {heads} heads do not divide hidden_size {hidden_size}"
             )
         return head_dim
 
@@ -354,14 +355,14 @@ class _Model:
             return reader.integer("multi_query_group_num")
         if not known and self.type != "None" and self.type not in _MULTI_HEAD_TYPES and attention is None:
             raise CalculationError.of(
-                "MODEL_CONFIG",
+                Code.MODEL_CONFIG,
                 _KV_HEADS[0],
                 f"is missing, and transformers does not know the model_type {self.type!r}",
             )
         kv_heads = reader.integer(*_KV_HEADS, default=heads)
         if kv_heads > heads:
             raise CalculationError.of(
-                "MODEL_CONFIG", "num_key_value_heads", f"is {kv_heads}", allowed=f"1 to num_attention_heads, {heads}"
+                Code.MODEL_CONFIG, "num_key_value_heads", f"is {kv_heads}", allowed=f"1 to num_attention_heads, {heads}"
             )
         return kv_heads
 
@@ -409,11 +410,11 @@ class _Model:
         if letters:
             if not isinstance(letters, str):
                 raise CalculationError.of(
-                    "MODEL_CONFIG", "hybrid_override_pattern", f"is {letters!r}", allowed="the kind of every layer"
+                    Code.MODEL_CONFIG, "hybrid_override_pattern", f"is {letters!r}", allowed="the kind of every layer"
                 )
             if len(letters) != self.count:
                 raise CalculationError.of(
-                    "MODEL_CONFIG",
+                    Code.MODEL_CONFIG,
                     "hybrid_override_pattern",
                     f"names {len(letters)} layers",
                     allowed=f"num_hidden_layers, {self.count}",
@@ -441,7 +442,7 @@ class _Model:
                 wrong = [index for index in listed if not isinstance(index, int) or not 0 <= index - first < count]
                 if wrong:
                     raise CalculationError.of(
-                        "MODEL_CONFIG", name, f"names layer {wrong[0]!r}", allowed=f"{first} to {count + first - 1}"
+                        Code.MODEL_CONFIG, name, f"names layer {wrong[0]!r}", allowed=f"{first} to {count + first - 1}"
                     )
                 full = {index - first for index in listed}
                 return [FULL if index in full else STATE for index in range(count)]
@@ -496,7 +497,7 @@ class _Model:
             if name in names:
                 return kind
         raise CalculationError.of(
-            "MODEL_CONFIG",
+            Code.MODEL_CONFIG,
             key,
             f"has a layer of unknown type {name!r}",
             allowed=", ".join(sorted(_FULL_NAMES | _WINDOWED_NAMES | _STATE_NAMES | _BOTH_NAMES | _NOTHING_NAMES)),
@@ -506,7 +507,7 @@ class _Model:
     def _kind_of(value: Any, kinds: Mapping[Any, LayerKind], key: str) -> LayerKind:
         if value not in kinds:
             raise CalculationError.of(
-                "MODEL_CONFIG",
+                Code.MODEL_CONFIG,
                 key,
                 f"has a layer of unknown type {value!r}",
                 allowed=", ".join(str(known) for known in kinds),
@@ -517,5 +518,7 @@ class _Model:
 def _entry(key: str, values: list[Any] | None, index: int) -> int:
     value = None if values is None else values[index]
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise CalculationError.of("MODEL_CONFIG", f"{key}[{index}]", f"is {value!r}", allowed="an integer of 1 or more")
+        raise CalculationError.of(
+            Code.MODEL_CONFIG, f"{key}[{index}]", f"is {value!r}", allowed="an integer of 1 or more"
+        )
     return value

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ais_bench_prefix_cache.calculators.config_reader import ConfigReader
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 
 _MAMBA_KEYS = (
@@ -38,7 +39,7 @@ def state_numbers(config: ConfigReader, heads: int, head_dim: int, tensor_parall
     state = _state_of_all_ranks(config, heads, head_dim, tensor_parallel)
     if state.convolution % tensor_parallel or state.recurrent % tensor_parallel:
         raise CalculationError.of(
-            "HEADS_AND_RANKS", "tensor_parallel", f"{tensor_parallel} ranks cannot share the states of this model"
+            Code.HEADS_AND_RANKS, "tensor_parallel", f"{tensor_parallel} ranks cannot share the states of this model"
         )
     return state._replace(
         convolution=state.convolution // tensor_parallel, recurrent=state.recurrent // tensor_parallel
@@ -79,7 +80,7 @@ def _state_of_all_ranks(config: ConfigReader, heads: int, head_dim: int, ranks: 
     if config.has("mamba_d_state", "ssm_state_size", "state_size"):
         return _mamba(config, dtype, ranks)
     raise CalculationError.of(
-        "MODEL_CONFIG", "layer_types", "has layers with a state, but no known key tells how large it is"
+        Code.MODEL_CONFIG, "layer_types", "has layers with a state, but no known key tells how large it is"
     )
 
 
