@@ -151,7 +151,9 @@ class ConfigReader:
         )
 
     def refuse_unread_keys(self) -> None:
-        """Raises:
+        """End where a key that matters was not read.
+
+        Raises:
         CalculationError: keys that may decide the size of the cache were read by no rule.
         """
         unread = [name for name, value in self.known.items() if value and self._may_decide(name)]
