@@ -154,7 +154,7 @@ class ConfigReader:
         """End where a key that matters was not read.
 
         Raises:
-        CalculationError: keys that may decide the size of the cache were read by no rule.
+            CalculationError: keys that may decide the size of the cache were read by no rule.
         """
         unread = [name for name, value in self.known.items() if value and self._may_decide(name)]
         if unread:
