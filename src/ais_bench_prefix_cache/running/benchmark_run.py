@@ -14,8 +14,9 @@ from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult
 from ais_bench_prefix_cache.aisbench.launch import check_job, run_aisbench
 from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts
-from ais_bench_prefix_cache.analysis.run_facts import ProbeFact, ResetFact, RunFacts
-from ais_bench_prefix_cache.counters.snapshot import parse_kv_cache_usage
+from ais_bench_prefix_cache.analysis.run_facts import ResetFact, RunFacts
+from ais_bench_prefix_cache.counters.ranks import read_kv_cache_usage
+from ais_bench_prefix_cache.counters.reader import CacheConfig
 from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.writing import update_analysis
@@ -25,17 +26,15 @@ from ais_bench_prefix_cache.foundation.names import PASS_WITH_WARNING
 from ais_bench_prefix_cache.running.phases import Phases
 from ais_bench_prefix_cache.scenario.model import Scenario
 from ais_bench_prefix_cache.service.client import ServiceClient
-from ais_bench_prefix_cache.service.counters import EngineId, Reading
-from ais_bench_prefix_cache.service.engine_readings import engine_facts, reading_parser
 from ais_bench_prefix_cache.service.kv_sampling import KvSampler
 from ais_bench_prefix_cache.service.preflight import (
-    EngineFacts,
     Preflight,
     Workload,
     check_engines,
     check_inference,
 )
 from ais_bench_prefix_cache.service.probing import ProbedRanks, probe_ranks
+from ais_bench_prefix_cache.service.readings import EngineId, Reading, cache_configs, read_metrics, reading_parser
 from ais_bench_prefix_cache.service.resetting import ResetOutcome, empty_the_caches
 from ais_bench_prefix_cache.service.scraping import CounterReader
 
@@ -160,12 +159,14 @@ class BenchmarkRun(ABC):
         )
 
     def _check_engines(self) -> Preflight:
-        texts = self.client.scrape()
+        read = read_metrics(self.service, self.client.scrape())
         # SGLang matches token by token where its page size is 1, so it may hit more than whole blocks.
-        self.exact_hits = not any("sglang:" in text or "sglang_" in text for text in texts)
-        return self._check_engine_facts(engine_facts(self.service, texts))
+        self.exact_hits = read[0].family != "sglang"
+        found = self._check_engine_facts(cache_configs(read))
+        found.notes += [note for each in read for note in each.notes]
+        return found
 
-    def _check_engine_facts(self, engines: Mapping[EngineId, EngineFacts]) -> Preflight:
+    def _check_engine_facts(self, engines: Mapping[EngineId, CacheConfig]) -> Preflight:
         return check_engines(self.client, self.workload, engines)
 
     def _reset(self, probed: ProbedRanks) -> ResetOutcome:
@@ -216,9 +217,9 @@ class BenchmarkRun(ABC):
     ) -> dict[str, Any]:
         usage = [] if result.usage_path is None else load_request_usage(result.usage_path)
         facts = RunFacts(
-            probes=tuple(ProbeFact(probe.dp_rank, probe.engine.label, probe.dp_rank) for probe in probed.probes),
             reset=ResetFact(reset.accepted, attempts=reset.attempts, hits_after=reset.hits_after),
             assumed_empty=reset.warning is not None,
+            probed_block_size=probed.rule.block_size,
             dropped_blocks=probed.rule.dropped_blocks,
             hybrid_warmup=self.service.hybrid_warmup,
             retried_requests=sum(row.attempts > 1 for row in usage) if usage else None,
@@ -250,7 +251,7 @@ def _engine_label_map(configured: Mapping[str, int], probed: ProbedRanks) -> dic
 
 
 def _kv_cache_usage(client: ServiceClient, engine_label_map: Mapping[str, int]) -> Mapping[int, float]:
-    return parse_kv_cache_usage(
+    return read_kv_cache_usage(
         client.scrape(),
         dp_size=client.config.dp_size,
         engine_label_map=engine_label_map,

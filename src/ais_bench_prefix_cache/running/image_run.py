@@ -11,15 +11,16 @@ from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts
 from ais_bench_prefix_cache.analysis.image_analysis import ServerUsage, analyze_image_run
 from ais_bench_prefix_cache.analysis.run_facts import RunFacts
+from ais_bench_prefix_cache.counters.reader import CacheConfig
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.text.rows import read_full_rows
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 from ais_bench_prefix_cache.running.benchmark_run import BenchmarkRun, ProgressBar
 from ais_bench_prefix_cache.running.phases import Phases
 from ais_bench_prefix_cache.scenario.model import Scenario
-from ais_bench_prefix_cache.service.counters import EngineId
-from ais_bench_prefix_cache.service.preflight import EngineFacts, Preflight, SamplePrompt, Workload, check_images
+from ais_bench_prefix_cache.service.preflight import Preflight, SamplePrompt, Workload, check_images
 from ais_bench_prefix_cache.service.probing import ProbedRanks
+from ais_bench_prefix_cache.service.readings import EngineId
 
 
 class ImageRun(BenchmarkRun):
@@ -57,7 +58,7 @@ class ImageRun(BenchmarkRun):
     def _checks(self) -> tuple[Callable[[], Preflight], ...]:
         return (*super()._checks(), lambda: check_images(self.client, self.images_per_request))
 
-    def _check_engine_facts(self, engines: Mapping[EngineId, EngineFacts]) -> Preflight:
+    def _check_engine_facts(self, engines: Mapping[EngineId, CacheConfig]) -> Preflight:
         # The data set has no blocks: probes go by the block size that the server tells.
         told = {facts.block_size for facts in engines.values() if facts.block_size is not None}
         if len(told) == 1:
