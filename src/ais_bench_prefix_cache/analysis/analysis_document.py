@@ -16,6 +16,7 @@ from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison
 from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY, CachePrediction, RunFacts
 from ais_bench_prefix_cache.counters.difference import CounterDelta, difference
 from ais_bench_prefix_cache.counters.ranks import MetricsSnapshot, read_snapshot
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem, SnapshotError
 from ais_bench_prefix_cache.foundation.names import verdict
 from ais_bench_prefix_cache.scenario.model import ServiceConfig, ValidationConfig
@@ -26,13 +27,13 @@ REQUESTS_KEY = "requests"
 _MADE_ANEW = frozenset({"content_sha256", "findings", REQUESTS_KEY, USAGE_KEY})
 _WARNINGS_OF_THE_DATA_SET = frozenset(
     {
-        "TARGET_UNREACHABLE",
-        "TARGET_DEVIATION",
-        "TRAJECTORY_BEST_EFFORT",
-        "CACHE_TOO_SMALL",
-        "DAMAGED_IMAGES",
-        "DAMAGED_PARQUET_FILES",
-        "IMAGE_COLUMN_TYPE",
+        Code.TARGET_UNREACHABLE,
+        Code.TARGET_DEVIATION,
+        Code.TRAJECTORY_BEST_EFFORT,
+        Code.CACHE_TOO_SMALL,
+        Code.DAMAGED_IMAGES,
+        Code.DAMAGED_PARQUET_FILES,
+        Code.IMAGE_COLUMN_TYPE,
     }
 )
 """They stay; every other warning is made anew."""
@@ -166,7 +167,7 @@ def restored(build: Callable[[Mapping[str, Any]], _T], section: Mapping[str, Any
         return build(section)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise ArtifactError.of(
-            "ANALYSIS_DAMAGED",
+            Code.ANALYSIS_DAMAGED,
             f"analysis.json: {name}",
             "it is not what a run writes there",
             hint="Run it again, which writes the section anew.",
@@ -187,7 +188,7 @@ def finish_document(
     if known.facts.assumed_empty:
         kept.append(
             {
-                "code": "ASSUME_EMPTY_CACHE",
+                "code": Code.ASSUME_EMPTY_CACHE.value,
                 "message": "the prefix cache was not reset; it was assumed to be empty (service.assume_empty_cache)",
             }
         )
@@ -273,7 +274,7 @@ def _prediction(
 
 def _with_suggestions(warning: dict[str, Any], findings: Sequence[Finding]) -> dict[str, Any]:
     """QUERIES_MISMATCH says what the difference suggests."""
-    if warning["code"] != "QUERIES_MISMATCH":
+    if warning["code"] != Code.QUERIES_MISMATCH:
         return warning
     reasons = [finding for finding in findings if finding.code in traffic.CODES]
     suggested = "; ".join(finding.message for finding in reasons)

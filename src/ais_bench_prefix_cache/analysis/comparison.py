@@ -10,6 +10,7 @@ from ais_bench_prefix_cache.analysis.planned_traffic import PlannedTraffic
 from ais_bench_prefix_cache.counters.difference import CounterDelta
 from ais_bench_prefix_cache.counters.ranks import MetricsSnapshot
 from ais_bench_prefix_cache.counters.reader import Engine, EngineCounters
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.scenario.model import ValidationConfig
 
@@ -52,7 +53,7 @@ def compare(
     if abs(signed) > validation.actual_warning_pp:
         warnings.append(
             {
-                "code": "ACTUAL_DEVIATION",
+                "code": Code.ACTUAL_DEVIATION.value,
                 "message": f"the counted hit rate {delta.hit_rate:.4f} is {abs(signed):.2f} percentage points away "
                 f"from the theoretical {planned.tokens.rate:.4f} (warning above {validation.actual_warning_pp:g})",
                 "theoretical_hit_rate": planned.tokens.rate,
@@ -66,7 +67,7 @@ def compare(
     if queries_difference > 0 or -queries_difference > allowed:
         warnings.append(
             {
-                "code": "QUERIES_MISMATCH",
+                "code": Code.QUERIES_MISMATCH.value,
                 "message": f"the server counted {delta.queries} prompt tokens, planned were {planned.tokens.total}: "
                 f"{abs(queries_difference)} too {'many' if queries_difference > 0 else 'few'}",
                 "expected_queries": planned.tokens.total,

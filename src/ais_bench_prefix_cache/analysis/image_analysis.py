@@ -19,6 +19,7 @@ from ais_bench_prefix_cache.analysis.comparison import counted_section
 from ais_bench_prefix_cache.analysis.diagnosis.evidence import Finding
 from ais_bench_prefix_cache.analysis.run_facts import RunFacts
 from ais_bench_prefix_cache.counters.difference import CounterDelta
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
 
 
@@ -97,7 +98,7 @@ def _queries_mismatch(delta: CounterDelta, usage: ServerUsage | None) -> list[di
         return []
     return [
         {
-            "code": "QUERIES_MISMATCH",
+            "code": Code.QUERIES_MISMATCH.value,
             "message": f"the server counted {delta.queries} prompt tokens, its answers to this run add up to "
             f"{usage.prompt_tokens}: {abs(difference_tokens)} too {'many' if difference_tokens > 0 else 'few'}; "
             "another client may use the server",
@@ -110,7 +111,7 @@ def _queries_mismatch(delta: CounterDelta, usage: ServerUsage | None) -> list[di
 
 def _no_theory(delta: CounterDelta) -> Finding:
     return Finding(
-        code="NO_THEORY",
+        code=Code.NO_THEORY,
         severity="note",
         message=f"{delta.hits} of {delta.queries} prompt tokens were found in the prefix cache; there is no theory for "
         "images to compare this with. The same images stand before the text of every request, so all requests share "

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ais_bench_prefix_cache.calculators.model_config import lacks_defaults, text_part
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 
 
@@ -21,11 +22,11 @@ def read_model_config(path: Path) -> Mapping[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8-sig"))
     except RecursionError:
-        raise CalculationError.of("MODEL_CONFIG", str(path), "is nested too deeply") from None
+        raise CalculationError.of(Code.MODEL_CONFIG, str(path), "is nested too deeply") from None
     except ValueError as error:
-        raise CalculationError.of("MODEL_CONFIG", str(path), f"is not JSON: {error}") from None
+        raise CalculationError.of(Code.MODEL_CONFIG, str(path), f"is not JSON: {error}") from None
     if not isinstance(config, dict):
-        raise CalculationError.of("MODEL_CONFIG", str(path), "is not a JSON object")
+        raise CalculationError.of(Code.MODEL_CONFIG, str(path), "is not a JSON object")
     return with_defaults(config)
 
 

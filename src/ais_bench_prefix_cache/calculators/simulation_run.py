@@ -15,6 +15,7 @@ from ais_bench_prefix_cache.datasets.text.manifest import read_manifest
 from ais_bench_prefix_cache.datasets.traces.mooncake import MooncakeRows
 from ais_bench_prefix_cache.datasets.traces.reading import TraceFields, TraceRow, read_trace
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
 from ais_bench_prefix_cache.kvcache.trace_replay import RoutingRule
@@ -71,11 +72,11 @@ class SimulatedFile:
         for number, entry in enumerate(plan, start=1):
             if self.tokenizer is None:
                 raise ArtifactError.of(
-                    "TOKENIZER_NEEDED", "--manifest", "its warm-up prompts are texts", hint="Give --tokenizer."
+                    Code.TOKENIZER_NEEDED, "--manifest", "its warm-up prompts are texts", hint="Give --tokenizer."
                 )
             if entry["dp_rank"] >= ranks:
                 raise ArtifactError.of(
-                    "NO_SUCH_RANK",
+                    Code.NO_SUCH_RANK,
                     "--ranks",
                     f"the warm-up plan names rank {entry['dp_rank']}",
                     allowed=f"at least {entry['dp_rank'] + 1}",
@@ -140,7 +141,7 @@ def simulate_file(
     rows = requests.rows()
     first = next(rows, None)
     if first is None:
-        raise ArtifactError.of("NO_REQUESTS", str(requests.path), "holds no requests")
+        raise ArtifactError.of(Code.NO_REQUESTS, str(requests.path), "holds no requests")
     simulations = caches.simulations(first)
     for row in requests.warmup_rows(caches.ranks):
         for simulation in simulations:

@@ -7,6 +7,7 @@ import argparse
 from ais_bench_prefix_cache.calculators.batching_report import batching_document, batching_tables
 from ais_bench_prefix_cache.commands.argument_types import integer, integers
 from ais_bench_prefix_cache.commands.console import print_json
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 
 DESCRIPTION = (
@@ -32,7 +33,10 @@ def execute(arguments: argparse.Namespace) -> int:
     arrivals = arguments.arrivals or [0] * len(outputs)
     if len(arrivals) != len(outputs):
         raise CalculationError.of(
-            "OPTIONS", "--arrivals", f"has {len(arrivals)} steps for {len(outputs)} requests", allowed="one a request"
+            Code.WRONG_OPTION,
+            "--arrivals",
+            f"has {len(arrivals)} steps for {len(outputs)} requests",
+            allowed="one a request",
         )
     document = batching_document(outputs, arrivals, slots=arguments.slots)
     if arguments.json:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ais_bench_prefix_cache.commands.console import print_json
 from ais_bench_prefix_cache.datasets.extraction import FORMS, FORMS_WITH_MODEL, default_output, extract
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
 DESCRIPTION = (
@@ -40,7 +41,7 @@ def execute(arguments: argparse.Namespace) -> int:
     needs_model = arguments.format in FORMS_WITH_MODEL
     if needs_model != (arguments.model is not None):
         message = f"--format {arguments.format} " + ("needs it" if needs_model else "has no place for it")
-        raise ArtifactError.of("WRONG_OPTION", "--model", message)
+        raise ArtifactError.of(Code.WRONG_OPTION, "--model", message)
     output = arguments.output or default_output(arguments.input, arguments.format)
     record = extract(arguments.input, output, form=arguments.format, model=arguments.model)
     print_json({"output": str(output), "rows": record.rows, "format": arguments.format}, indent=None)

@@ -11,6 +11,7 @@ from ais_bench_prefix_cache.calculators.model_file import read_model_config
 from ais_bench_prefix_cache.calculators.sizing import DTYPE_BYTES, CacheSizing, ModelNumbers
 from ais_bench_prefix_cache.commands.argument_types import integer, integers, positive_integer, positive_number
 from ais_bench_prefix_cache.commands.console import print_json
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError, Problem
 
 DESCRIPTION = (
@@ -99,7 +100,7 @@ def _model(arguments: argparse.Namespace) -> SizedModel:
         return SizedModel(CacheSizing(layers, DTYPE_BYTES[dtype]), dtype, ranks)
     if given:
         raise CalculationError.of(
-            "OPTIONS",
+            Code.WRONG_OPTION,
             f"--{given[0].replace('_', '-')}",
             "cannot be given together with --model-config",
             hint="The file says it already; only --dtype and --tensor-parallel may be added.",
@@ -115,7 +116,7 @@ def _model_numbers(arguments: argparse.Namespace) -> ModelNumbers:
     missing = [name for name in needed if getattr(arguments, name) is None]
     if missing:
         raise CalculationError(
-            Problem("OPTIONS", f"--{name.replace('_', '-')}", "is needed", hint="Or give --model-config FILE.")
+            Problem(Code.WRONG_OPTION, f"--{name.replace('_', '-')}", "is needed", hint="Or give --model-config FILE.")
             for name in missing
         )
     return ModelNumbers(**{name: getattr(arguments, name) for name in (*needed, "window", "window_layers")})
@@ -133,13 +134,13 @@ def _refuse_options_without_effect(arguments: argparse.Namespace) -> None:
         ("--window-layers", arguments.window_layers is not None, "--window", arguments.window is not None),
     ]  # fmt: skip
     problems = [
-        Problem("OPTIONS", option, f"means nothing without {other}")
+        Problem(Code.WRONG_OPTION, option, f"means nothing without {other}")
         for option, given, other, other_given in needs
         if given and not other_given
     ]
     if latent:
         problems += [
-            Problem("OPTIONS", f"--{name.replace('_', '-')}", "means nothing for latent attention")
+            Problem(Code.WRONG_OPTION, f"--{name.replace('_', '-')}", "means nothing for latent attention")
             for name in ("kv_heads", "head_dim", "window")
             if getattr(arguments, name) is not None
         ]

@@ -14,6 +14,7 @@ from typing import Literal
 from ais_bench_prefix_cache.counters.names import SUMMED_LABELS
 from ais_bench_prefix_cache.counters.ranks import MetricsSnapshot, rank_name
 from ais_bench_prefix_cache.counters.reader import CounterUnit, Engine, EngineCounters, Series
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
 from ais_bench_prefix_cache.foundation.names import NO_RANK
 
@@ -84,14 +85,14 @@ def difference(baseline: MetricsSnapshot, after: MetricsSnapshot) -> CounterDelt
     block_size = _server_block_size(after)
     if unit == "blocks" and block_size is None:
         raise SnapshotError.of(
-            "SNAPSHOT_BLOCKS",
+            Code.SNAPSHOT_BLOCKS,
             after.queries_metric,
             "this server counts cache blocks, not tokens (vLLM 0.7.3 to 0.8.5 do), and does not show its block size",
             hint="the text must hold vllm:cache_config_info with block_size; or use vLLM 0.9.2 or later",
         )
     if unit == "unknown":
         raise SnapshotError.of(
-            "SNAPSHOT_UNIT",
+            Code.SNAPSHOT_UNIT,
             after.queries_metric,
             "vLLM 0.7.3 to 0.8.5 counts blocks under this name, 0.9.0 and 0.9.1 tokens; the text does not tell which",
             hint="keep the # HELP lines or vllm:prompt_tokens_total in the saved text",
@@ -116,7 +117,7 @@ def _other_server(baseline: MetricsSnapshot, after: MetricsSnapshot) -> Iterator
     hint = "both snapshots must come from the same server process"
     if (baseline.family, baseline.queries_metric) != (after.family, after.queries_metric):
         yield Problem(
-            "SNAPSHOT_DIFFERENT_SERVERS",
+            Code.SNAPSHOT_DIFFERENT_SERVERS,
             where,
             f"the baseline shows {baseline.queries_metric}, the other {after.queries_metric}",
             hint=hint,
@@ -124,7 +125,7 @@ def _other_server(baseline: MetricsSnapshot, after: MetricsSnapshot) -> Iterator
         return
     if baseline.model_names and after.model_names and baseline.model_names != after.model_names:
         yield Problem(
-            "SNAPSHOT_DIFFERENT_SERVERS",
+            Code.SNAPSHOT_DIFFERENT_SERVERS,
             where,
             f"the baseline is of model {', '.join(baseline.model_names)}, the other of {', '.join(after.model_names)}",
             hint=hint,
@@ -134,7 +135,7 @@ def _other_server(baseline: MetricsSnapshot, after: MetricsSnapshot) -> Iterator
     late = {rank: engine.label for rank, engine in after.by_rank.items()}
     if early != late:
         yield Problem(
-            "SNAPSHOT_DIFFERENT_ENGINES",
+            Code.SNAPSHOT_DIFFERENT_ENGINES,
             where,
             f"the baseline shows the engines {_engines(early)}, the other {_engines(late)}",
             hint="give the texts of several ports in the same order both times",
@@ -150,7 +151,7 @@ def _restarts(baseline: MetricsSnapshot, after: MetricsSnapshot) -> Iterator[Pro
     early, late = baseline.process_starts, after.process_starts
     if early and late and early != late:
         yield Problem(
-            "SNAPSHOT_RESTART",
+            Code.SNAPSHOT_RESTART,
             "process_start_time_seconds",
             f"the server was restarted between the snapshots: it was {_times(early)}, it is {_times(late)}",
             hint=_ONE_LIFE,
@@ -161,7 +162,7 @@ def _restarts(baseline: MetricsSnapshot, after: MetricsSnapshot) -> Iterator[Pro
         for series, now in engine.created.items():
             if created.get(series, now) != now:
                 yield Problem(
-                    "SNAPSHOT_RESTART",
+                    Code.SNAPSHOT_RESTART,
                     rank_name(rank),
                     f"{series} changed: what it counts was created anew between the snapshots, at "
                     f"{created[series]:.3f}, then at {now:.3f}",
@@ -182,14 +183,14 @@ def _changed_series(baseline: MetricsSnapshot, after: MetricsSnapshot) -> Iterat
             now = late.series.get(series)
             if now is None:
                 yield Problem(
-                    "SNAPSHOT_SERIES_CHANGED",
+                    Code.SNAPSHOT_SERIES_CHANGED,
                     rank_name(rank),
                     f"{series} went away between the snapshots; it was {before}",
                     hint="a worker was stopped or replaced in between: run again while all workers stay",
                 )
             elif now < before:
                 yield Problem(
-                    "SNAPSHOT_COUNTER_FELL",
+                    Code.SNAPSHOT_COUNTER_FELL,
                     rank_name(rank),
                     f"{series} fell from {before} to {now}",
                     hint="the server was restarted in between, or the two files are swapped",
@@ -199,7 +200,7 @@ def _changed_series(baseline: MetricsSnapshot, after: MetricsSnapshot) -> Iterat
             # A process may show a source or a finish reason only once it occurs; a new process is something else.
             if writers and not any(_agree(_writer(series), writer) for writer in writers):
                 yield Problem(
-                    "SNAPSHOT_SERIES_CHANGED",
+                    Code.SNAPSHOT_SERIES_CHANGED,
                     rank_name(rank),
                     f"{series} appeared between the snapshots; it is {now}",
                     hint="a worker was started or replaced in between: run again while all workers stay",
@@ -219,7 +220,7 @@ def _impossible(rises: Mapping[int, EngineCounters], after: MetricsSnapshot) -> 
     for rank, rise in rises.items():
         if rise.hits > rise.queries:
             yield Problem(
-                "SNAPSHOT_HITS_ABOVE_QUERIES",
+                Code.SNAPSHOT_HITS_ABOVE_QUERIES,
                 rank_name(rank),
                 f"{rise.hits} hits were counted for {rise.queries} queries",
                 hint="save both snapshots while no request is under way, each in one answer",
@@ -236,7 +237,7 @@ def _no_data_problem(after: MetricsSnapshot) -> Problem:
     elif after.fresh:
         hint = "this server shows its counters once a request has finished: save the second text after the requests"
     return Problem(
-        "SNAPSHOT_NO_DATA",
+        Code.SNAPSHOT_NO_DATA,
         after.queries_metric,
         f"no queries between the snapshots (it is {sum(e.counters.queries for e in after.by_rank.values())} in both); "
         "that is no data, not a hit rate of 0",

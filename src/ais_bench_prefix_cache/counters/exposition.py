@@ -18,6 +18,7 @@ from typing import NamedTuple
 from prometheus_client.parser import text_string_to_metric_families
 
 from ais_bench_prefix_cache.counters.names import says_which_server
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
 
 LARGEST_TEXT_BYTES = 64 * 1024 * 1024
@@ -58,7 +59,7 @@ def decode_exposition(data: bytes, where: str) -> str:
     """
     if len(data) > LARGEST_TEXT_BYTES:
         raise SnapshotError.of(
-            "SNAPSHOT_TOO_LARGE",
+            Code.FILE_TOO_LARGE,
             where,
             f"the text has {len(data)} bytes",
             allowed=f"at most {LARGEST_TEXT_BYTES}",
@@ -69,7 +70,7 @@ def decode_exposition(data: bytes, where: str) -> str:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
         raise SnapshotError.of(
-            "SNAPSHOT_ENCODING",
+            Code.SNAPSHOT_ENCODING,
             where,
             f"byte {error.start} is not {error.encoding.upper()} text",
             hint="save the answer of /metrics as it comes (with curl a compressed answer needs --compressed)",
@@ -88,7 +89,7 @@ def parse_exposition(text: str, is_wanted: Callable[[str], bool], where: str) ->
     text = text.removeprefix("\ufeff")
     if not text.strip():
         raise SnapshotError.of(
-            "SNAPSHOT_EMPTY", where, "the text is empty", hint="save the whole answer of the server's /metrics"
+            Code.SNAPSHOT_EMPTY, where, "the text is empty", hint="save the whole answer of the server's /metrics"
         )
     problems: list[Problem] = []
     samples: dict[str, list[Sample]] = {}
@@ -112,11 +113,11 @@ def parse_exposition(text: str, is_wanted: Callable[[str], bool], where: str) ->
         if sample is not None:
             samples.setdefault(name, []).append(sample)
         elif line.endswith("\n"):
-            problems.append(Problem("SNAPSHOT_LINE", f"{where} line {number}", f"not a sample line: {_shown(line)}"))
+            problems.append(Problem(Code.SNAPSHOT_LINE, f"{where} line {number}", f"not a sample line: {_shown(line)}"))
 
     if not samples and not problems and not _holds_samples(text):
         raise SnapshotError.of(
-            "SNAPSHOT_NOT_METRICS",
+            Code.SNAPSHOT_NOT_METRICS,
             where,
             f"not a Prometheus text: it begins with {_shown(text.lstrip())}",
             hint="check the metrics URL; an error page of a proxy looks like this",
@@ -124,7 +125,7 @@ def parse_exposition(text: str, is_wanted: Callable[[str], bool], where: str) ->
     if not line.endswith("\n") and _may_be_cut(line, is_wanted):
         problems.append(
             Problem(
-                "SNAPSHOT_TRUNCATED",
+                Code.SNAPSHOT_TRUNCATED,
                 f"{where} line {number}",
                 f"the text is cut off in the middle of a line: {_shown(line)}",
                 hint="save the whole answer of the server's /metrics",
@@ -177,7 +178,7 @@ def _without_repeats(found: list[Sample], where: str, problems: list[Problem]) -
         if known is not sample and repr(known.value) != repr(sample.value):
             problems.append(
                 Problem(
-                    "SNAPSHOT_DUPLICATE_SERIES",
+                    Code.SNAPSHOT_DUPLICATE_SERIES,
                     f"{where} line {sample.line}",
                     f"{sample.name} has the value {sample.value:.17g} here and {known.value:.17g} in line "
                     f"{known.line}, with the same labels",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ais_bench_prefix_cache.counters.exposition import parse_exposition
 from ais_bench_prefix_cache.counters.names import ServerFamily, is_read
 from ais_bench_prefix_cache.counters.reader import CounterUnit, Engine, ReadText, kv_cache_usages, read_text
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
 from ais_bench_prefix_cache.foundation.names import NO_RANK
 
@@ -74,7 +75,7 @@ def read_texts(
     kinds = {each.queries_metric for each in read if not each.fresh}
     if len(kinds) > 1:
         raise SnapshotError.of(
-            "SNAPSHOT_DIFFERENT_SERVERS",
+            Code.SNAPSHOT_DIFFERENT_SERVERS,
             ", ".join(names),
             "the texts show different counters: " + "; ".join(sorted(kinds)),
             hint="all ports must run the same server version",
@@ -208,7 +209,7 @@ def _rank_problem(
     ranks = [_rank_of_label(label, engine_label_map) for label in labels]
     if len(labels) > dp_size:
         return Problem(
-            "SNAPSHOT_EXTRA_ENGINES",
+            Code.SNAPSHOT_EXTRA_ENGINES,
             where,
             f"{len(labels)} engines are shown ({shown}), service.dp_size is {dp_size}",
             allowed=expected,
@@ -216,7 +217,7 @@ def _rank_problem(
         )
     if None in ranks or len(set(ranks)) < len(ranks):
         return Problem(
-            "SNAPSHOT_ENGINE_LABELS",
+            Code.SNAPSHOT_ENGINE_LABELS,
             where,
             f"the engine labels ({shown}) do not tell the data-parallel ranks",
             allowed=expected,
@@ -226,7 +227,7 @@ def _rank_problem(
         )
     missing = [str(rank) for rank in range(dp_size) if rank not in ranks]
     return Problem(
-        "SNAPSHOT_MISSING_RANKS",
+        Code.SNAPSHOT_MISSING_RANKS,
         where,
         f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(missing)} of {dp_size} not found among the engine "
         f"labels ({shown})",

@@ -28,6 +28,7 @@ from ais_bench_prefix_cache.counters.names import (
     ServerFamily,
     split_name,
 )
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
 
 CounterUnit = Literal["tokens", "blocks", "unknown"]
@@ -227,7 +228,7 @@ class _TextReader:
             raise SnapshotError(_no_server_problem(exposition, where))
         if engine not in ("auto", family):
             raise SnapshotError.of(
-                "SNAPSHOT_OTHER_ENGINE",
+                Code.SNAPSHOT_OTHER_ENGINE,
                 where,
                 f"these are metrics of {family}, not of {engine}",
                 hint='set service.engine to "auto", or check the metrics URL',
@@ -319,7 +320,7 @@ class _TextReader:
         if len(names) > 1:
             if self._model not in names:
                 raise SnapshotError.of(
-                    "SNAPSHOT_SEVERAL_MODELS",
+                    Code.SNAPSHOT_SEVERAL_MODELS,
                     self._where,
                     f"the counters of several models are shown ({', '.join(names)})"
                     + (f", {self._model!r} is not among them" if self._model else ""),
@@ -372,7 +373,7 @@ class _TextReader:
         prefill = [role for role in roles if _PREFILL_ROLE.search(role)]
         if len(roles) == 1 and _DECODE_ROLE.search(roles[0]):
             raise SnapshotError.of(
-                "SNAPSHOT_ROLES",
+                Code.SNAPSHOT_ROLES,
                 self._where,
                 f'only the decode side is shown ({key}="{roles[0]}"), which gets its prompts from the prefill side',
                 hint="give the metrics URL of the prefill side, whose cache the prompts ask",
@@ -382,7 +383,7 @@ class _TextReader:
         others = [role for role in roles if role not in prefill]
         if len(prefill) > 1 or not all(_DECODE_BESIDE_PREFILL.search(role) for role in others):
             raise SnapshotError.of(
-                "SNAPSHOT_ROLES",
+                Code.SNAPSHOT_ROLES,
                 self._where,
                 f"the label {key} tells the roles {', '.join(role or '(none)' for role in roles)}, and not which of "
                 "them counts the prompts",
@@ -408,7 +409,7 @@ class _TextReader:
         if self._family == "vllm" and not hits_shown and sums["queries"]:
             self._problems.append(
                 Problem(
-                    "SNAPSHOT_NO_HITS",
+                    Code.SNAPSHOT_NO_HITS,
                     self._where,
                     f"{queries[0].name} is shown{'' if identity.label is None else f' for engine {identity.label}'}, "
                     f"{self._written_name('hits')} is not",
@@ -454,7 +455,7 @@ class _TextReader:
             else:
                 self._problems.append(
                     Problem(
-                        "SNAPSHOT_VALUE",
+                        Code.SNAPSHOT_VALUE,
                         f"{self._where} line {sample.line}",
                         f"{sample.name} is {sample.value:.17g}; a token counter is a whole number of at least 0",
                     )
@@ -505,7 +506,7 @@ class _TextReader:
     def _no_counters_problem(self) -> Problem:
         if self._gauge("hit_rate"):
             return Problem(
-                "SNAPSHOT_GAUGE_ONLY",
+                Code.SNAPSHOT_GAUGE_ONLY,
                 self._where,
                 f"only a momentary hit-rate gauge ({self._prefix}*cache_hit_rate) is shown; no counters of queries "
                 "and hits",
@@ -513,7 +514,7 @@ class _TextReader:
                 hint="a gauge cannot say what one run hit; use a server version with counters (vLLM: the V1 engine)",
             )
         return Problem(
-            "SNAPSHOT_NO_COUNTERS",
+            Code.SNAPSHOT_NO_COUNTERS,
             self._where,
             f"no {self._prefix}{COUNTERS[self._family]['queries']}_total is shown, so there is nothing to count with",
             hint="save the whole answer of /metrics; vLLM shows the counters from 0.7.3 (V1 engine) on",
@@ -622,7 +623,7 @@ def _cache_config(labels: Mapping[str, str]) -> CacheConfig:
 
 def _no_server_problem(exposition: Exposition, where: str) -> Problem:
     return Problem(
-        "SNAPSHOT_NO_ENGINE_METRICS",
+        Code.SNAPSHOT_NO_ENGINE_METRICS,
         where,
         "no metric of vLLM, SGLang or LMDeploy is shown"
         + (" (the Python process's own are)" if PYTHON_INFO in exposition.names else ""),

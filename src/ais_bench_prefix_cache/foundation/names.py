@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 RANK_HEADER = "X-data-parallel-rank"
 """Routes a request to one data-parallel rank of its port: vLLM 0.11.1 and later (vllm-project/vllm#24945)."""
@@ -14,8 +14,16 @@ NO_RANK = -1
 """In columns of ranks: no one rank. The server's balancer may put the request anywhere; a counter is of all ranks."""
 
 Verdict = Literal["PASS", "PASS_WITH_WARNING"]
-PASS: Verdict = "PASS"
-PASS_WITH_WARNING: Verdict = "PASS_WITH_WARNING"
+PASS: Final = "PASS"
+PASS_WITH_WARNING: Final = "PASS_WITH_WARNING"
+
+BEST_EFFORT: Final = "BEST_EFFORT"
+"""The verdict of a trajectory whose total is exact and whose way there is not."""
+
+
+def group_name(group: int) -> str:
+    """The public id of a prefix group: ``group-0`` …"""
+    return f"group-{group}"
 
 
 def verdict(warnings: object) -> Verdict:

@@ -21,6 +21,7 @@ from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.writing import update_analysis
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, ServiceError, SnapshotError
 from ais_bench_prefix_cache.foundation.names import PASS_WITH_WARNING
 from ais_bench_prefix_cache.running.phases import Phases
@@ -185,7 +186,7 @@ class BenchmarkRun(ABC):
         stable = self.reader.stable(timeout=self.service.timeout_seconds)
         if not stable.stable:
             raise ServiceError.of(
-                "FOREIGN_TRAFFIC",
+                Code.FOREIGN_TRAFFIC,
                 ", ".join(self.service.metrics_urls),
                 f"the counters did not stand still for {self.service.timeout_seconds:g} s although nothing was sent",
                 hint="Someone else uses this server. Stop other clients during a run: their prompts would be counted, "

@@ -6,6 +6,7 @@ from typing import Any
 
 from ais_bench_prefix_cache.analysis.diagnosis.evidence import Evidence, Finding, Rule
 from ais_bench_prefix_cache.counters.reader import CacheConfig
+from ais_bench_prefix_cache.foundation.codes import Code
 
 _MOST_PARALLEL = 16
 """Devices over which decode context parallelism spreads a block."""
@@ -67,7 +68,7 @@ def _told_block_size(evidence: Evidence) -> Finding | None:
     fits = evidence.delta.hits % size == 0 and evidence.hits_short > 0
     likely = fits and not measured
     return Finding(
-        "SERVER_BLOCK_SIZE_MULTIPLE" if multiple else "WRONG_BLOCK_SIZE",
+        Code.SERVER_BLOCK_SIZE_MULTIPLE if multiple else Code.WRONG_BLOCK_SIZE,
         "error" if likely else "note",
         f"the server says that it caches in blocks of {size} tokens, tokenizer.block_size is {ours}"
         + (
@@ -92,7 +93,7 @@ def _spread_blocks(evidence: Evidence) -> Finding | None:
         return None
     step, ours = next(iter(steps.values())), evidence.planned.block_size
     return Finding(
-        "SERVER_BLOCK_SIZE_MULTIPLE",
+        Code.SERVER_BLOCK_SIZE_MULTIPLE,
         "error" if evidence.hits_short else "warning",
         f"the server's hits come in steps of {step} tokens by its own words, tokenizer.block_size is {ours}: with "
         "decode context parallelism a block spans several devices",
@@ -113,7 +114,7 @@ def _seen_block_size(evidence: Evidence) -> Finding | None:
     # Larger blocks can only take hits away; a step that a request's repeats have in common by chance shows none.
     if step > ours and step % ours == 0 and requests.seen_hits < requests.expected_hits:
         return Finding(
-            "SERVER_BLOCK_SIZE_MULTIPLE",
+            Code.SERVER_BLOCK_SIZE_MULTIPLE,
             "error",
             f"all cached_tokens that responses reported are multiples of {step}, tokenizer.block_size is {ours}",
             numbers,
@@ -121,7 +122,7 @@ def _seen_block_size(evidence: Evidence) -> Finding | None:
         )
     if step % ours:
         return Finding(
-            "WRONG_BLOCK_SIZE",
+            Code.WRONG_BLOCK_SIZE,
             "error",
             f"the cached_tokens that responses reported are multiples of {step} but not of tokenizer.block_size, "
             f"{ours}",
@@ -137,7 +138,7 @@ def _too_small_by_replay(evidence: Evidence) -> Finding | None:
         return None
     rate = prediction.hit_tokens / planned.tokens.total
     return Finding(
-        "CACHE_TOO_SMALL",
+        Code.CACHE_TOO_SMALL,
         "error",
         f"the server's cache evicts blocks that the plan counts on: with {prediction.capacity_tokens} tokens for "
         f"each engine a hit rate of {rate:.4f} is reachable, not {planned.tokens.rate:.4f}",
@@ -162,7 +163,7 @@ def _too_small_for_prefixes(evidence: Evidence) -> Finding | None:
         capacity = config.kv_cache_size_tokens
         if capacity is not None and capacity < needed:
             return Finding(
-                "CACHE_TOO_SMALL",
+                Code.CACHE_TOO_SMALL,
                 "error",
                 f"the canonical prefixes of {len(planned.canonical_prefix_tokens)} groups need {needed} tokens, an "
                 f"engine's cache holds {capacity}",
@@ -186,7 +187,7 @@ def _hybrid(evidence: Evidence) -> Finding | None:
         if config.mamba_block_size:
             shown["mamba_block_size"] = config.mamba_block_size
         return Finding(
-            "HYBRID_MODEL",
+            Code.HYBRID_MODEL,
             "warning" if evidence.hits_short else "note",
             "the model is a hybrid (sliding window or Mamba layers): the first request that shares a shorter part of a "
             "warmed prefix hits 0, the second hits in full",
@@ -227,7 +228,7 @@ def _speculative(evidence: Evidence) -> Finding | None:
             "or evictions in between"
         )
     return Finding(
-        "SPECULATIVE_DECODING",
+        Code.SPECULATIVE_DECODING,
         "warning",
         message,
         {
@@ -246,7 +247,7 @@ def _preemptions(evidence: Evidence) -> Finding | None:
     if not count:
         return None
     return Finding(
-        "PREEMPTIONS",
+        Code.PREEMPTIONS,
         "warning",
         f"the server preempted running requests {count} times because its KV cache was full, and lost cached blocks",
         {"preemptions": count, "hits_short": evidence.hits_short},
@@ -259,7 +260,7 @@ def _external_tier(evidence: Evidence) -> Finding | None:
     if not hits:
         return None
     return Finding(
-        "EXTERNAL_KV_TIER",
+        Code.EXTERNAL_KV_TIER,
         "warning",
         f"a tier outside of the device's cache served {hits} prompt tokens; they are no local hits",
         {"external_hits": hits, "external_queries": evidence.total("external_queries")},
@@ -290,7 +291,7 @@ def unexplained(evidence: Evidence) -> Finding | None:
         numbers["first_mismatch"] = dict(evidence.requests.first_mismatch)
     if short < 0:
         return Finding(
-            "CACHE_NOT_EMPTY",
+            Code.CACHE_NOT_EMPTY,
             "warning",
             f"{-short} tokens more were hit than theory says, which is consistent with a cache that held blocks of an "
             "earlier run or of others, and with prompts that were sent in another order than planned",
@@ -298,7 +299,7 @@ def unexplained(evidence: Evidence) -> Finding | None:
             "Reset the prefix cache before the run (service.reset_url); prepare again with another random_seed.",
         )
     return Finding(
-        "HITS_MISSING",
+        Code.HITS_MISSING,
         "warning",
         f"{short} tokens fewer were hit than theory says, and nothing else shows why",
         numbers,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from ais_bench_prefix_cache.analysis.diagnosis import cache, server, traffic
 from ais_bench_prefix_cache.analysis.diagnosis.evidence import Evidence, Finding, Severity
+from ais_bench_prefix_cache.foundation.codes import Code
 
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
-_NOT_EXPLAINING = frozenset({"COUNTERS_DISAGREE", "BLOCK_COUNTERS"})
+_NOT_EXPLAINING = frozenset({Code.COUNTERS_DISAGREE, Code.BLOCK_COUNTERS})
 """Findings that may stand beside a shortfall of hits without being its reason."""
 
 

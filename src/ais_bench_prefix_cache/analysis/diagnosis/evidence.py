@@ -12,6 +12,7 @@ from ais_bench_prefix_cache.analysis.run_facts import RunFacts
 from ais_bench_prefix_cache.counters.difference import CounterDelta
 from ais_bench_prefix_cache.counters.ranks import MetricsSnapshot
 from ais_bench_prefix_cache.counters.reader import CacheConfig
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem
 
 Severity = Literal["error", "warning", "note"]
@@ -25,7 +26,7 @@ class Finding:
     with" and names the rivals.
     """
 
-    code: str
+    code: Code
     severity: Severity
     message: str
     evidence: Mapping[str, Any]
@@ -33,7 +34,7 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """One entry of ``analysis.findings``."""
-        return asdict(self)
+        return {**asdict(self), "code": self.code.value}
 
 
 @dataclass(frozen=True)

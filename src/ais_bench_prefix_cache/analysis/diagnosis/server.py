@@ -8,57 +8,58 @@ from typing import Any
 from ais_bench_prefix_cache.analysis.diagnosis.evidence import Evidence, Finding, Rule
 from ais_bench_prefix_cache.counters.ranks import MetricsSnapshot
 from ais_bench_prefix_cache.counters.reader import Engine
+from ais_bench_prefix_cache.foundation.codes import Code
 
 _MOMENTS = ("baseline", "after")
 _QUIET_REMEDY = "Take the second snapshot only when no request runs any more."
 
-_OF_PROBLEM: Mapping[str, tuple[str, str]] = {
-    "SNAPSHOT_NO_ENGINE_METRICS": (
-        "NO_LOG_STATS",
+_OF_PROBLEM: Mapping[Code, tuple[Code, str]] = {
+    Code.SNAPSHOT_NO_ENGINE_METRICS: (
+        Code.NO_LOG_STATS,
         "Start vLLM without --disable-log-stats (SGLang with --enable-metrics), or correct service.metrics_url.",
     ),
-    "SNAPSHOT_GAUGE_ONLY": (
-        "GAUGE_ONLY",
+    Code.SNAPSHOT_GAUGE_ONLY: (
+        Code.GAUGE_ONLY,
         "A momentary gauge cannot say what one run hit: use vLLM's V1 engine (0.7.3 or later) or SGLang's counters.",
     ),
-    "SNAPSHOT_MISSING_RANKS": (
-        "RANKS_MISSING",
+    Code.SNAPSHOT_MISSING_RANKS: (
+        Code.RANKS_MISSING,
         "Both snapshots must show every rank: with one port for each rank, give one text for each.",
     ),
-    "SNAPSHOT_DIFFERENT_ENGINES": (
-        "RANKS_MISSING",
+    Code.SNAPSHOT_DIFFERENT_ENGINES: (
+        Code.RANKS_MISSING,
         "Both snapshots must show the same engines: give the texts of several ports in the same order both times.",
     ),
-    "SNAPSHOT_RESTART": (
-        "SERVER_RESTARTED",
+    Code.SNAPSHOT_RESTART: (
+        Code.SERVER_RESTARTED,
         "Find out why the server restarted (memory, a crash) and run again; counters start anew with the process.",
     ),
-    "SNAPSHOT_SERIES_CHANGED": (
-        "SERIES_CHANGED",
+    Code.SNAPSHOT_SERIES_CHANGED: (
+        Code.SERIES_CHANGED,
         "Run again while no worker is started, stopped or replaced; read a single server's own metrics URL.",
     ),
-    "SNAPSHOT_COUNTER_FELL": (
-        "COUNTERS_FELL",
+    Code.SNAPSHOT_COUNTER_FELL: (
+        Code.COUNTERS_FELL,
         "Counters only fall when the server restarts; or the two files are swapped.",
     ),
-    "SNAPSHOT_HITS_ABOVE_QUERIES": (
-        "HITS_ABOVE_QUERIES",
+    Code.SNAPSHOT_HITS_ABOVE_QUERIES: (
+        Code.HITS_ABOVE_QUERIES,
         "Take both snapshots while no request runs, each from one answer of the server.",
     ),
-    "SNAPSHOT_BLOCKS": (
-        "BLOCK_COUNTERS",
+    Code.SNAPSHOT_BLOCKS: (
+        Code.BLOCK_COUNTERS,
         "Keep vllm:cache_config_info in the saved text, or use vLLM 0.9.2 or later, which counts tokens.",
     ),
-    "SNAPSHOT_UNIT": (
-        "BLOCK_COUNTERS",
+    Code.SNAPSHOT_UNIT: (
+        Code.BLOCK_COUNTERS,
         "Keep the # HELP lines in the saved text, or use vLLM 0.9.2 or later, which counts tokens.",
     ),
-    "SNAPSHOT_ROLES": (
-        "ROLES_MIXED",
+    Code.SNAPSHOT_ROLES: (
+        Code.ROLES_MIXED,
         "Use the metrics URL of the side that reads the prompts (prefill), one role in each text.",
     ),
-    "SNAPSHOT_NO_DATA": (
-        "NO_TRAFFIC",
+    Code.SNAPSHOT_NO_DATA: (
+        Code.NO_TRAFFIC,
         "Take the first snapshot before the requests and the second after them, from the server that got them.",
     ),
 }
@@ -68,7 +69,7 @@ def unusable_snapshots(evidence: Evidence) -> Iterator[Finding]:
     """One finding for each problem because of which nothing can be compared."""
     for problem in evidence.problems:
         code, remedy = _OF_PROBLEM.get(problem.code, (None, ""))
-        if code == "NO_TRAFFIC" and any(config.prefix_caching is False for config in evidence.configs.values()):
+        if code == Code.NO_TRAFFIC and any(config.prefix_caching is False for config in evidence.configs.values()):
             continue
         if code is not None:
             yield Finding(
@@ -104,7 +105,7 @@ def _caching_off(evidence: Evidence) -> Finding | None:
     if not off:
         return None
     return Finding(
-        "PREFIX_CACHING_OFF",
+        Code.PREFIX_CACHING_OFF,
         "error",
         "the server says that prefix caching is off (cache_config_info: enable_prefix_caching)",
         {"ranks": off, "counted_queries": evidence.delta.queries if evidence.delta else 0},
@@ -122,7 +123,7 @@ def _reset(evidence: Evidence) -> Finding | None:
     again = "Let the server be idle and reset again; vLLM needs VLLM_SERVER_DEV_MODE=1 for /reset_prefix_cache."
     if full and len(full) < len(hits_after):
         return Finding(
-            "RESET_PARTIAL",
+            Code.RESET_PARTIAL,
             "error",
             f"after the reset the {'rank' if len(full) == 1 else 'ranks'} {', '.join(full)} still hit what was cached "
             "before; the others do not",
@@ -131,7 +132,7 @@ def _reset(evidence: Evidence) -> Finding | None:
         )
     if not reset.accepted:
         return Finding(
-            "RESET_REFUSED",
+            Code.RESET_REFUSED,
             "note" if hits_after and not full else "error",
             f"the server refused to reset its cache ({reset.attempts} {'try' if reset.attempts == 1 else 'tries'})",
             numbers,
@@ -139,7 +140,7 @@ def _reset(evidence: Evidence) -> Finding | None:
         )
     if full:
         return Finding(
-            "RESET_IGNORED",
+            Code.RESET_IGNORED,
             "error",
             "the server answered that the cache was reset, and still hits what was cached before",
             numbers,
@@ -153,7 +154,7 @@ def _block_counters(evidence: Evidence) -> Finding | None:
     if delta is None or delta.unit != "blocks":
         return None
     return Finding(
-        "BLOCK_COUNTERS",
+        Code.BLOCK_COUNTERS,
         "warning",
         f"this server counts blocks of {delta.block_size} tokens (vLLM 0.7.3 to 0.8.5); they were multiplied"
         + (
@@ -173,7 +174,7 @@ def _no_hit_series(evidence: Evidence) -> Finding | None:
     if not _ranks_where(after, lambda engine: not engine.hits_shown):
         return None
     return Finding(
-        "NO_HIT_SERIES",
+        Code.NO_HIT_SERIES,
         "warning",
         f"{after.hits_metric} is not shown: either nothing was hit, or this version does not count hits",
         {"planned_hits": evidence.planned.tokens.shared, "counted_hits": evidence.delta.hits},
@@ -188,7 +189,7 @@ def _busy_at(moment: str) -> Rule:
         if snapshot is None or not busy:
             return None
         return Finding(
-            "SERVER_BUSY",
+            Code.SERVER_BUSY,
             "warning",
             f"requests were under way when the {moment} snapshot was taken",
             {
@@ -208,7 +209,7 @@ def _asleep_at(moment: str) -> Rule:
         if not asleep:
             return None
         return Finding(
-            "SERVER_ASLEEP",
+            Code.SERVER_ASLEEP,
             "warning",
             f"the server was asleep when the {moment} snapshot was taken; falling asleep empties the cache",
             {"snapshot": moment, "ranks": asleep},
@@ -227,7 +228,7 @@ def _second_count_differs(evidence: Evidence) -> Finding | None:
     if cached is None or cached == delta.hits:
         return None
     return Finding(
-        "COUNTERS_DISAGREE",
+        Code.COUNTERS_DISAGREE,
         "warning",
         f"the server counted {delta.hits} hits, and {cached} cached prompt tokens",
         {"counted_hits": delta.hits, "prompt_tokens_cached": cached},
@@ -242,7 +243,7 @@ def _responses_differ(evidence: Evidence) -> Finding | None:
     if requests is None or not requests.complete or evidence.excess_queries or requests.seen_hits == delta.hits:
         return None
     return Finding(
-        "COUNTERS_DISAGREE",
+        Code.COUNTERS_DISAGREE,
         "warning",
         f"the server counted {delta.hits} hits, and reported {requests.seen_hits} in its responses",
         {"counted_hits": delta.hits, "reported_hits": requests.seen_hits},

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ais_bench_prefix_cache.analysis.diagnosis.evidence import Evidence, Finding, Rule
+from ais_bench_prefix_cache.foundation.codes import Code
 
 _MOST_ADDED_TOKENS = 16
 """A BOS, an EOS, the tokens of a short template: more than this a request is other traffic."""
@@ -100,7 +101,7 @@ def _other_counts_by_responses(evidence: Evidence) -> Finding | None:
     if evidence.delta is None or each is None or each[0] == each[1]:
         return None
     return Finding(
-        "TOKENIZER_DIFFERS",
+        Code.TOKENIZER_DIFFERS,
         "error",
         "the server counts other numbers of tokens in the same prompts: it uses another tokenizer",
         _numbers(evidence),
@@ -132,7 +133,7 @@ def _other_counts_by_sum(excess: _Excess) -> Finding | None:
     if excess.of_each_request is not None or excess.extra_requests != 0:
         return None
     return Finding(
-        "TOKENIZER_DIFFERS",
+        Code.TOKENIZER_DIFFERS,
         "error",
         "the server finished as many requests as were planned and counted other numbers of tokens in them, which is "
         "consistent with another tokenizer, and with other prompts than planned",
@@ -145,7 +146,7 @@ def _requests_missing(excess: _Excess) -> Finding | None:
     if excess.tokens > 0:
         return None
     return Finding(
-        "REQUESTS_MISSING",
+        Code.REQUESTS_MISSING,
         "error",
         f"the server counted {-excess.tokens} prompt tokens fewer than planned: requests were not sent, were refused, "
         "failed or bypassed the cache",
@@ -169,7 +170,7 @@ def _aisbench_warmups(excess: _Excess) -> Finding | None:
         numbers["aisbench_warmups"] = told
     times = f"{count} more {'time' if count == 1 else 'times'}"
     return Finding(
-        "AISBENCH_WARMUPS",
+        Code.AISBENCH_WARMUPS,
         "error",
         f"the {excess.tokens} tokens too many are those of the first rows sent {times}"
         + (
@@ -200,7 +201,7 @@ def _retries(excess: _Excess) -> Finding | None:
     if not retried:
         return None
     return Finding(
-        "RETRIES",
+        Code.RETRIES,
         "error",
         f"{retried} {'request was' if retried == 1 else 'requests were'} sent more than once",
         {**excess.numbers, "retried_requests": retried, **excess.failures},
@@ -221,7 +222,7 @@ def _foreign_traffic(excess: _Excess) -> Finding:
             "counts its prompt as often), and a proxy that sends requests again."
         )
     return Finding(
-        "FOREIGN_TRAFFIC",
+        Code.FOREIGN_TRAFFIC,
         "error",
         f"the server counted {excess.tokens} prompt tokens more than this run planned{what}",
         numbers,
@@ -244,7 +245,7 @@ def _added_tokens(step: int, numbers: Mapping[str, Any], *, proven: bool) -> Fin
     tokens = f"{count} token" if count == 1 else f"{count} tokens"
     more = "more" if step > 0 else "fewer"
     return Finding(
-        "TOKENS_ADDED" if step > 0 else "TOKENS_MISSING",
+        Code.TOKENS_ADDED if step > 0 else Code.TOKENS_MISSING,
         "error",
         f"the server counts {tokens} {more} in every prompt than the data set: a special token (BOS) or a template"
         if proven
@@ -261,7 +262,7 @@ def _bypassed(evidence: Evidence) -> Finding | None:
     if delta is None or not tokens:
         return None
     return Finding(
-        "CACHE_BYPASSED",
+        Code.CACHE_BYPASSED,
         "error" if evidence.hits_short > 0 else "warning",
         f"{tokens} prompt tokens were processed without asking the prefix cache, as requests with prompt_logprobs are",
         {"prompt_tokens": delta.queries + tokens, "counted_queries": delta.queries},
@@ -286,7 +287,7 @@ def _ranks(evidence: Evidence) -> Finding | None:
     }
     if sorted(expected.values()) == sorted(counted.values()):
         return Finding(
-            "ENGINE_MAP_WRONG",
+            Code.ENGINE_MAP_WRONG,
             "error",
             "the ranks counted each other's numbers of tokens, which is consistent with engine labels that belong to "
             "other ranks, and with a router that exchanges whole ranks",
@@ -294,7 +295,7 @@ def _ranks(evidence: Evidence) -> Finding | None:
             "Correct service.engine_label_map, or the order of the metrics URLs.",
         )
     return Finding(
-        "RANK_HEADER_IGNORED",
+        Code.RANK_HEADER_IGNORED,
         "error",
         "all planned tokens were counted, but on other ranks than planned: the server, or a router before it, did not "
         "follow X-data-parallel-rank",
@@ -314,14 +315,14 @@ RULES: tuple[Rule, ...] = (
 
 CODES = frozenset(
     {
-        "TOKENS_ADDED",
-        "TOKENS_MISSING",
-        "TOKENIZER_DIFFERS",
-        "REQUESTS_MISSING",
-        "AISBENCH_WARMUPS",
-        "RETRIES",
-        "FOREIGN_TRAFFIC",
-        "CACHE_BYPASSED",
+        Code.TOKENS_ADDED,
+        Code.TOKENS_MISSING,
+        Code.TOKENIZER_DIFFERS,
+        Code.REQUESTS_MISSING,
+        Code.AISBENCH_WARMUPS,
+        Code.RETRIES,
+        Code.FOREIGN_TRAFFIC,
+        Code.CACHE_BYPASSED,
     }
 )
 """The findings that say why the number of counted prompt tokens is not the planned one."""

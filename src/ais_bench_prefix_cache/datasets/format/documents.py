@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
 
 TYPE_CHECKING = False  # typing is slow to import
@@ -58,16 +59,16 @@ def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise ArtifactError(Problem("MISSING_FILE", where, f"the {what} does not exist")) from None
+        raise ArtifactError.of(Code.MISSING_FILE, where, f"the {what} does not exist") from None
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ArtifactError(Problem("UNREADABLE_FILE", where, f"the {what} cannot be read: {reason}")) from None
+        raise ArtifactError.of(Code.UNREADABLE_FILE, where, f"the {what} cannot be read: {reason}") from None
     try:
         document = parse_json(content)
     except ValueError as error:
-        raise ArtifactError(Problem("INVALID_JSON", where, f"the {what} is not valid JSON: {error}")) from None
+        raise ArtifactError.of(Code.INVALID_JSON, where, f"the {what} is not valid JSON: {error}") from None
     if not isinstance(document, dict):
-        raise ArtifactError(Problem("INVALID_JSON", where, f"the {what} is not a JSON object"))
+        raise ArtifactError.of(Code.INVALID_JSON, where, f"the {what} is not a JSON object")
     return document, content
 
 
@@ -86,11 +87,11 @@ def digest_problems(path: Path, document: Mapping[str, Any], content: bytes, *, 
     """What a document's own bytes and digest reveal: edits of its content, and of its layout."""
     recorded = document.get(DIGEST_KEY)
     if recorded is None:
-        return [Problem("DIGEST_MISSING", f"{path}: {DIGEST_KEY}", f"the {what} has lost the digest of its content")]
+        return [Problem(Code.DIGEST_MISSING, f"{path}: {DIGEST_KEY}", f"the {what} has lost the digest of its content")]
     if recorded != content_sha256(document):
         return [
             Problem(
-                "CONTENT_EDITED",
+                Code.CONTENT_EDITED,
                 f"{path}: {DIGEST_KEY}",
                 f"the {what}'s content is not what was written: its digest does not match",
             )
@@ -98,7 +99,7 @@ def digest_problems(path: Path, document: Mapping[str, Any], content: bytes, *, 
     if render_document(document) != content:
         return [
             Problem(
-                "LAYOUT_EDITED",
+                Code.LAYOUT_EDITED,
                 str(path),
                 f"the {what}'s values are intact, but its bytes are not what was written (spaces, order or escapes)",
             )

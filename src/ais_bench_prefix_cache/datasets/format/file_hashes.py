@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ais_bench_prefix_cache.datasets.format.findings import Findings
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem
 
 READ_BYTES = 1 << 20
@@ -39,10 +40,10 @@ class FileHashes:
             try:
                 self._results[key] = size_and_sha256(path)
             except FileNotFoundError:
-                self._errors.append(Problem("MISSING_FILE", str(path), "the file does not exist"))
+                self._errors.append(Problem(Code.MISSING_FILE, str(path), "the file does not exist"))
             except OSError as error:
                 reason = error.strerror or str(error)
-                self._errors.append(Problem("UNREADABLE_FILE", str(path), f"it cannot be read: {reason}"))
+                self._errors.append(Problem(Code.UNREADABLE_FILE, str(path), f"it cannot be read: {reason}"))
 
 
 def _size(path: Path) -> int:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Union
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ScenarioError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _opened(content: Content) -> Iterator[ImageFile]:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise ScenarioError.of(
-            "MULTIMODAL_EXTRA_MISSING",
+            Code.MULTIMODAL_EXTRA_MISSING,
             "images",
             "decoding images needs Pillow, which is not installed",
             hint="pip install 'ais-bench-prefix-cache[multimodal]'",
