@@ -292,7 +292,7 @@ def _snapshot_section(snapshot: MetricsSnapshot, look: SnapshotTexts) -> dict[st
         "queries_metric": snapshot.queries_metric,
         "hits_metric": snapshot.hits_metric,
         "unit": snapshot.unit,
-        "notes": list(snapshot.notes),
+        **({"notes": list(snapshot.notes)} if snapshot.notes else {}),
         "by_dp": {
             "all" if snapshot.whole_server else str(rank): {
                 "engine": engine.label,
