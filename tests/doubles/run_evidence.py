@@ -11,8 +11,9 @@ from tests.doubles.metric_texts import engine, snapshot, vllm_text
 
 from ais_bench_prefix_cache.analysis.diagnosis.evidence import Evidence
 from ais_bench_prefix_cache.analysis.planned_traffic import PlannedTraffic, RequestColumns
-from ais_bench_prefix_cache.analysis.request_comparison import SeenRequest, compare_requests
+from ais_bench_prefix_cache.analysis.request_comparison import compare_requests
 from ais_bench_prefix_cache.analysis.run_facts import RunFacts
+from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
 from ais_bench_prefix_cache.counters.difference import difference
 from ais_bench_prefix_cache.counters.ranks import MetricsSnapshot
 from ais_bench_prefix_cache.foundation.errors import SnapshotError

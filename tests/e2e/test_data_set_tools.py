@@ -277,7 +277,7 @@ def test_validate_finds_damage(folder: Path, capsys: pytest.CaptureFixture[str])
     main_file, audit = Path("out.jsonl"), Path("out.prefixes.jsonl")
     rows = rows_of(main_file)
     assert codes_after(lambda: damage_row(3, max_tokens=4)(main_file)) == {"FILE_HASH"}
-    assert codes_after(lambda: main_file.unlink()) == {"MISSING_FILE"}
+    assert codes_after(main_file.unlink) == {"MISSING_FILE"}
     manifest = Path("out.manifest.json")
     edited = files["out.manifest.json"].replace(b'"prefix_count": 20', b'"prefix_count": 21')
     assert codes_after(lambda: manifest.write_bytes(edited)) == {"CONTENT_EDITED"}

@@ -32,8 +32,11 @@ class RequestColumns:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]]) -> RequestColumns:
-        """From the rows' keys ``group_id``, ``dp_rank``, ``lane_sequence``, ``actual_input_tokens``,
-        ``theoretical_hit_tokens``, ``shared_prefix_tokens`` and ``max_tokens``."""
+        """The columns of rows of ``full.jsonl``.
+
+        Read are ``group_id``, ``dp_rank``, ``lane_sequence``, ``actual_input_tokens``, ``theoretical_hit_tokens``,
+        ``shared_prefix_tokens`` and ``max_tokens``.
+        """
         group_ids: list[str] = []
         dp_ranks: list[int] = []
         lane_sequences: list[int] = []

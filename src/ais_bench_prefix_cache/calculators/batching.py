@@ -23,6 +23,8 @@ MOST_SLOTS = 65536
 
 @dataclass(frozen=True)
 class BatchRequest:
+    """A request of a drawn batch; ``arrival`` is the number of a step."""
+
     name: str
     arrival: int
     output_tokens: int

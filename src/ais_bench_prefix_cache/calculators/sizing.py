@@ -95,7 +95,8 @@ class ModelNumbers:
     window_layers: int | None = None
 
     def cache_layers(self, tensor_parallel: int) -> tuple[CacheLayers, ...]:
-        """
+        """The cache of each kind of layer on one rank.
+
         Raises:
             CalculationError: a number is impossible, or heads and ranks do not divide each other.
         """

@@ -29,7 +29,6 @@ class Code(str, Enum):
     # Files and JSON
     MISSING_FILE = "MISSING_FILE", "A file that an argument, a field or a document names does not exist."
     UNREADABLE_FILE = "UNREADABLE_FILE", "A file exists and cannot be read."
-    NOT_A_FILE = "NOT_A_FILE", "A directory stands where a file is needed."
     FILE_TOO_LARGE = "FILE_TOO_LARGE", "A file is larger than this program reads."
     EMPTY_FILE = "EMPTY_FILE", "A file holds nothing, or a header and no rows."
     FILE_EXISTS = "FILE_EXISTS", "A file would be overwritten, which was not allowed."

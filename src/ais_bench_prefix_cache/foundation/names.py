@@ -22,7 +22,7 @@ BEST_EFFORT: Final = "BEST_EFFORT"
 
 
 def group_name(group: int) -> str:
-    """The public id of a prefix group: ``group-0`` …"""
+    """The public id of a prefix group, as ``group-0``."""
     return f"group-{group}"
 
 

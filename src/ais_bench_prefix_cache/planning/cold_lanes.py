@@ -94,8 +94,10 @@ def plan_lanes(
 def _tolerance(
     input_tokens: Int64Column, hit_blocks: int, block_size: int, distance: float, lanes: int, play: float
 ) -> tuple[Int64Column, Int64Column]:
-    """The global curves between which the cumulative hit blocks should stay: the smallest distance from the target
-    that is possible at all, and at most half a block for each lane; nothing is asked of the first tenth of the input.
+    """The global curves between which the cumulative hit blocks should stay.
+
+    They lie the smallest distance from the target that is possible at all, and at most half a block for each lane;
+    nothing is asked of the first tenth of the input.
     """
     inputs = np.cumsum(input_tokens).astype(np.float64)
     target = hit_blocks * block_size / float(inputs[-1])

@@ -20,8 +20,9 @@ LISTED_ISSUES = 50
 def check_trajectory(
     input_tokens: Int64Column, hit_tokens: Int64Column, lanes: Lanes, block_size: int
 ) -> tuple[tuple[Mapping[str, Any], ...], int]:
-    """Issues of a cold plan, at most one of each code per lane and :data:`LISTED_ISSUES` in all, and how many requests
-    have one.
+    """Issues of a cold plan, and how many requests have one.
+
+    Listed is at most one issue of each code per lane, and :data:`LISTED_ISSUES` in all.
 
     Hits come in whole blocks, so after the cumulative lane input ``P`` a rate is known up to one block: it lies in
     ``[(hits - B) / P, (hits + B) / P]``. A rate *falls* where its whole interval lies below that of an earlier request

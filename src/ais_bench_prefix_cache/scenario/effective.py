@@ -12,7 +12,7 @@ from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.names import group_name
 from ais_bench_prefix_cache.scenario.field_rules import CheckedFields, check_service
-from ais_bench_prefix_cache.scenario.findings import Findings
+from ais_bench_prefix_cache.scenario.findings import FieldFindings
 from ais_bench_prefix_cache.scenario.model import (
     CorpusSelection,
     CsvLengths,
@@ -115,7 +115,7 @@ def _section(effective: object, name: str, *, left_out: str = "", added: str = "
     if not isinstance(effective.get(name), dict):
         raise ArtifactError.of(Code.DAMAGED, where, "this is missing or not an object", allowed="an object")
     schema: Schema = scenario_schema()["properties"][name]
-    findings = Findings(EFFECTIVE_CONFIG)
+    findings = FieldFindings(EFFECTIVE_CONFIG)
     section = {key: value for key, value in effective[name].items() if key != added}
     for key, field in schema["properties"].items():
         if key == left_out and key in section:

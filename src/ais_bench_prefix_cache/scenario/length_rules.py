@@ -7,9 +7,10 @@ from pathlib import Path
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem
+from ais_bench_prefix_cache.foundation.findings import MOST_PROBLEMS
+from ais_bench_prefix_cache.foundation.strict_json import FieldPath
 from ais_bench_prefix_cache.scenario.csv_lengths import INPUT_COLUMNS, OUTPUT_COLUMNS, read_csv_lengths
 from ais_bench_prefix_cache.scenario.field_rules import CheckedFields
-from ais_bench_prefix_cache.scenario.findings import FieldPath
 from ais_bench_prefix_cache.scenario.model import (
     CsvLengths,
     ExplicitLengths,
@@ -20,8 +21,6 @@ from ais_bench_prefix_cache.scenario.model import (
     TruncatedNormalLength,
     UniformLength,
 )
-
-MOST_SHORT_LENGTHS = 5
 
 
 def read_length_rule(fields: CheckedFields, path: FieldPath, place: Callable[[str], Path]) -> LengthSpec | None:
@@ -117,7 +116,7 @@ def check_room(fields: CheckedFields, path: FieldPath, rule: LengthSpec, needed:
             at = (*path, "values", n) if is_list else (*path, "path")
             short.append((at, None if is_list else f"row {n + 1}", value))
     short = [item for item in short if item[2] < needed]
-    for at, row, value in short[:MOST_SHORT_LENGTHS]:
+    for at, row, value in short[:MOST_PROBLEMS]:
         subject = f"{row} has length {value}, which" if row else str(value)
         fields.findings.report(
             at,
@@ -126,7 +125,5 @@ def check_room(fields: CheckedFields, path: FieldPath, rule: LengthSpec, needed:
             allowed=allowed,
             hint=hint,
         )
-    if len(short) > MOST_SHORT_LENGTHS:
-        fields.findings.report(
-            path, Code.MORE_PROBLEMS, f"{len(short) - MOST_SHORT_LENGTHS} more lengths are too short"
-        )
+    if len(short) > MOST_PROBLEMS:
+        fields.findings.report(path, Code.MORE_PROBLEMS, f"{len(short) - MOST_PROBLEMS} more lengths are too short")

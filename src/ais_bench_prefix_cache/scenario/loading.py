@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, ScenarioError
 from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE, group_name
-from ais_bench_prefix_cache.foundation.strict_json import read_json_object
+from ais_bench_prefix_cache.foundation.strict_json import FieldPath, JsonError, parse_json_with_defects, read_file
 from ais_bench_prefix_cache.scenario.effective import effective_config, service_config, validation_config
 from ais_bench_prefix_cache.scenario.field_rules import (
     API_KEY_PHRASE,
@@ -25,7 +26,7 @@ from ais_bench_prefix_cache.scenario.field_rules import (
     override_group,
     usable_api_key,
 )
-from ais_bench_prefix_cache.scenario.findings import FieldPath, Findings
+from ais_bench_prefix_cache.scenario.findings import FieldFindings
 from ais_bench_prefix_cache.scenario.length_rules import check_count, check_room, listed_count, read_length_rule
 from ais_bench_prefix_cache.scenario.model import (
     AisbenchConfig,
@@ -62,10 +63,11 @@ def load_scenario(
     """
     from ais_bench_prefix_cache.scenario.schema_problems import report_schema_problems
 
-    findings = Findings(os.fsencode(path.name).decode("utf-8", "backslashreplace") or str(path))
-    source = read_json_object(path, findings)
-    report_schema_problems(source.content, findings)
-    document = filled_with_defaults(source.content, scenario_schema())
+    findings = FieldFindings(os.fsencode(path.name).decode("utf-8", "backslashreplace") or str(path))
+    data = read_file(path, "the Scenario file", ScenarioError)
+    source = _parsed(data, findings)
+    report_schema_problems(source, findings)
+    document = filled_with_defaults(source, scenario_schema())
     document.pop("$schema", None)
     directory = _directory_of(path)
 
@@ -83,10 +85,27 @@ def load_scenario(
     if benchmark_mode == "mm":
         check_multimodal(fields)
     api_key = _api_key(fields, environment)
-    problems = findings.problems(list(source.content))
+    problems = findings.problems(list(source))
     if problems or assignment is None:
         raise ScenarioError(problems)
-    return _scenario(path, source.sha256, document, lengths, assignment, place, api_key)
+    return _scenario(path, hashlib.sha256(data).hexdigest(), document, lengths, assignment, place, api_key)
+
+
+def _parsed(data: bytes, findings: FieldFindings) -> dict[str, Any]:
+    """The document; what is wrong at places of it goes to ``findings``."""
+    name = findings.document_name
+    try:
+        document, defects = parse_json_with_defects(data)
+    except JsonError as error:
+        hint = "an empty Scenario is written {}" if error.code is Code.EMPTY_FILE else error.hint
+        raise ScenarioError.of(error.code, name, f"the Scenario file {error}", hint=hint) from None
+    if not isinstance(document, dict):
+        message = "the Scenario is not a JSON object"
+        raise ScenarioError.of(Code.NOT_AN_OBJECT, name, message, allowed='an object: { "run": … }')
+    for defect in defects:
+        hint = "keep one" if defect.code is Code.DUPLICATE_KEY else None
+        findings.report(defect.path, defect.code, defect.message, hint=hint)
+    return document
 
 
 def _directory_of(path: Path) -> Path:

@@ -108,9 +108,9 @@ class _Reset:
                 "/flush_cache), or restart the server and set service.assume_empty_cache to true.",
             )
         deadline = self.clock() + config.timeout_seconds
-        for url in config.reset_urls:
-            if self.engine == "sglang" and url.endswith(_VLLM_PATH):
-                url = url[: -len(_VLLM_PATH)] + _SGLANG_PATH
+        for configured in config.reset_urls:
+            sglang = self.engine == "sglang" and configured.endswith(_VLLM_PATH)
+            url = configured.removesuffix(_VLLM_PATH) + _SGLANG_PATH if sglang else configured
             while True:
                 self.attempts += 1
                 reply = self.client.reset(url)

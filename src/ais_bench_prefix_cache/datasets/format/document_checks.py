@@ -13,11 +13,11 @@ from ais_bench_prefix_cache.datasets.format.documents import (
     is_sha256,
     read_document,
 )
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.text import manifest as manifest_format
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.foundation.names import PASS_WITH_WARNING
 
 TYPE_CHECKING = False  # typing is slow to import
@@ -225,6 +225,7 @@ class ConfigReader:
 
 
 def value_in(config: Mapping[str, Any], path: str) -> Any:
+    """What stands at ``path`` (``a.b``); None where nothing does."""
     value: Any = config
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None

@@ -56,6 +56,7 @@ def tokenizer_problem(manifest: Mapping[str, Any], tokenizer: PromptTokenizer) -
 
 
 def file_sha256(path: Path) -> str:
+    """The digest of a file's bytes, in hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(1 << 20):

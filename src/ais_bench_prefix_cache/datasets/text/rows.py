@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ais_bench_prefix_cache.datasets.format.documents import parse_json
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.names import NO_RANK, group_name
+from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -57,13 +57,12 @@ FULL_KEYS = (
 
 
 def request_id(sequence_index: int) -> str:
-    """``request-00000000`` …"""
+    """The id by which a request is known everywhere, as ``request-00000000``."""
     return f"request-{sequence_index:08d}"
 
 
 def full_rows(plan: Plan, prompts: PromptSet) -> Iterator[dict[str, Any]]:
     """The rows of ``full.jsonl`` in send order."""
-
     prefixes: dict[int, CanonicalPrefix] = {prefix.group: prefix for prefix in prompts.canonical_prefixes}
     seed_tokens = plan.seed_tokens
     columns = zip(
@@ -144,5 +143,5 @@ def read_full_rows(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = parse_json(line)
             except ValueError as error:
-                raise ArtifactError.of(Code.INVALID_JSON, f"{path} line {number}", f"it is not JSON: {error}") from None
+                raise ArtifactError.of(Code.INVALID_JSON, f"{path} line {number}", f"it {error}") from None
             yield row
