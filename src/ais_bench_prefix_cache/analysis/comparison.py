@@ -89,9 +89,12 @@ def counted_section(delta: CounterDelta, after: MetricsSnapshot) -> dict[str, An
         "global_hit_rate": delta.hit_rate,
         "queries_source": delta.queries_source,
     }
-    external_hits = delta.total("external_hits")
+    external_hits = delta.total(lambda counted: counted.external_hits)
     if external_hits is not None:
-        section["external_tier"] = {"queries": delta.total("external_queries"), "hits": external_hits}
+        section["external_tier"] = {
+            "queries": delta.total(lambda counted: counted.external_queries),
+            "hits": external_hits,
+        }
     return section
 
 

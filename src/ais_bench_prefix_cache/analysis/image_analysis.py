@@ -83,7 +83,7 @@ def analyze_image_run(
 
 def _mm_cache(delta: CounterDelta) -> dict[str, Any] | None:
     """Images looked up and found in the cache of processed images; None where the server shows no such counters."""
-    queries, hits = delta.total("mm_queries"), delta.total("mm_hits")
+    queries, hits = delta.total(lambda counted: counted.mm_queries), delta.total(lambda counted: counted.mm_hits)
     if queries is None or hits is None:
         return None
     return {"queries": queries, "hits": hits, "hit_rate": hits / queries if queries else None}

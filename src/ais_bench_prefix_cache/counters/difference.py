@@ -7,7 +7,7 @@ a restart of one of several workers hides behind the others in the sums.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -58,9 +58,9 @@ class CounterDelta:
         """A fraction of 1."""
         return self.hits / self.queries
 
-    def total(self, name: str) -> int | None:
-        """Sum of an optional count over the ranks; None where no rank shows it."""
-        values = [getattr(counted, name) for counted in self.by_rank.values()]
+    def total(self, count: Callable[[EngineCounters], int | None]) -> int | None:
+        """Sum of an optional ``count`` over the ranks; None where no rank shows it."""
+        values = [count(counted) for counted in self.by_rank.values()]
         shown = [value for value in values if value is not None]
         return sum(shown) if shown else None
 

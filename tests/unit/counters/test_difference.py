@@ -32,8 +32,14 @@ def test_two_engines_between_two_real_snapshots(prom: Prom) -> None:
         1: (4423, 672),
     }
     assert (delta.queries, delta.hits, delta.hit_rate) == (8583, 1120, 1120 / 8583)
-    assert (delta.total("prompt_tokens"), delta.total("prompt_tokens_cached")) == (8583, 1120)
-    assert (delta.total("preemptions"), delta.total("speculative_drafts")) == (0, None)
+    assert (
+        delta.total(lambda counted: counted.prompt_tokens),
+        delta.total(lambda counted: counted.prompt_tokens_cached),
+    ) == (8583, 1120)
+    assert (
+        delta.total(lambda counted: counted.preemptions),
+        delta.total(lambda counted: counted.speculative_drafts),
+    ) == (0, None)
     assert (delta.unit, delta.block_size, delta.queries_source) == ("tokens", 32, "queries_counter")
 
 
@@ -49,7 +55,7 @@ def test_a_rank_without_queries_has_no_rate() -> None:
 
 def test_an_optional_counter_that_appears_in_between_began_at_0() -> None:
     delta = between(vllm_text(engine(0, 0)), vllm_text(engine(100, 64, num_preemptions=3)))
-    assert delta.total("preemptions") == 3
+    assert delta.total(lambda counted: counted.preemptions) == 3
 
 
 def test_ports_in_another_order_are_the_same_engines(prom: Prom) -> None:
@@ -109,7 +115,7 @@ def test_sglang_between_two_texts() -> None:
         'sglang:cached_tokens_total{model_name="m",cache_source="storage"} 8\n'
     )
     delta = between(early, late)
-    assert (delta.queries, delta.hits, delta.total("external_hits")) == (200, 120, 8)
+    assert (delta.queries, delta.hits, delta.total(lambda counted: counted.external_hits)) == (200, 120, 8)
 
 
 def test_falling_counters_are_refused(prom: Prom) -> None:

@@ -205,7 +205,7 @@ def _speculative(evidence: Evidence) -> Finding | None:
     requests, dropped = evidence.requests, evidence.facts.dropped_blocks
     if _told_block_sizes(evidence):
         return None
-    drafts = evidence.total("speculative_drafts")
+    drafts = evidence.total(lambda counted: counted.speculative_drafts)
     by_sum = bool(with_hits) and evidence.hits_short == (with_hits or 0) * block_size and not evidence.excess_queries
     by_responses = requests is not None and set(requests.shortfalls) == {block_size}
     if requests is not None and requests.mismatched and not by_responses:
@@ -243,7 +243,7 @@ def _speculative(evidence: Evidence) -> Finding | None:
 
 
 def _preemptions(evidence: Evidence) -> Finding | None:
-    count = evidence.total("preemptions")
+    count = evidence.total(lambda counted: counted.preemptions)
     if not count:
         return None
     return Finding(
@@ -256,14 +256,14 @@ def _preemptions(evidence: Evidence) -> Finding | None:
 
 
 def _external_tier(evidence: Evidence) -> Finding | None:
-    hits = evidence.total("external_hits")
+    hits = evidence.total(lambda counted: counted.external_hits)
     if not hits:
         return None
     return Finding(
         Code.EXTERNAL_KV_TIER,
         "warning",
         f"a tier outside of the device's cache served {hits} prompt tokens; they are no local hits",
-        {"external_hits": hits, "external_queries": evidence.total("external_queries")},
+        {"external_hits": hits, "external_queries": evidence.total(lambda counted: counted.external_queries)},
         "Turn the KV connector or the host cache off for this measurement, or empty it too (reset_external=true).",
     )
 

@@ -11,7 +11,7 @@ from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison
 from ais_bench_prefix_cache.analysis.run_facts import RunFacts
 from ais_bench_prefix_cache.counters.difference import CounterDelta
 from ais_bench_prefix_cache.counters.ranks import MetricsSnapshot
-from ais_bench_prefix_cache.counters.reader import CacheConfig
+from ais_bench_prefix_cache.counters.reader import CacheConfig, EngineCounters
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem
 
@@ -81,14 +81,19 @@ class Evidence:
     def bypassed_tokens(self) -> int:
         """Prompt tokens that were processed without asking the cache; 0 where that cannot be told."""
         delta = self.delta
-        prompt_tokens = None if delta is None else delta.total("prompt_tokens")
-        if delta is None or prompt_tokens is None or delta.unit != "tokens" or delta.total("preemptions"):
+        prompt_tokens = None if delta is None else delta.total(lambda counted: counted.prompt_tokens)
+        if (
+            delta is None
+            or prompt_tokens is None
+            or delta.unit != "tokens"
+            or delta.total(lambda counted: counted.preemptions)
+        ):
             return 0
         return max(0, prompt_tokens - delta.queries)
 
-    def total(self, name: str) -> int | None:
-        """Sum of an optional count over the ranks; None where nothing can be compared or no rank shows it."""
-        return None if self.delta is None else self.delta.total(name)
+    def total(self, count: Callable[[EngineCounters], int | None]) -> int | None:
+        """Sum of an optional ``count`` over the ranks; None where nothing can be compared or no rank shows it."""
+        return None if self.delta is None else self.delta.total(count)
 
 
 Rule = Callable[[Evidence], Finding | None]

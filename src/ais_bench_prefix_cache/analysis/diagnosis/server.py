@@ -222,9 +222,16 @@ def _asleep_at(moment: str) -> Rule:
 def _second_count_differs(evidence: Evidence) -> Finding | None:
     """vLLM counts cached prompt tokens a second time, SGLang for all ranks together; the two must agree."""
     delta = evidence.delta
-    if delta is None or delta.unit != "tokens" or delta.total("external_hits") or delta.total("preemptions"):
+    if (
+        delta is None
+        or delta.unit != "tokens"
+        or delta.total(lambda counted: counted.external_hits)
+        or delta.total(lambda counted: counted.preemptions)
+    ):
         return None
-    cached = delta.total("prompt_tokens_cached") if delta.server_hits is None else delta.server_hits
+    cached = (
+        delta.total(lambda counted: counted.prompt_tokens_cached) if delta.server_hits is None else delta.server_hits
+    )
     if cached is None or cached == delta.hits:
         return None
     return Finding(
@@ -238,7 +245,12 @@ def _second_count_differs(evidence: Evidence) -> Finding | None:
 
 def _responses_differ(evidence: Evidence) -> Finding | None:
     delta, requests = evidence.delta, evidence.requests
-    if delta is None or delta.unit != "tokens" or delta.total("external_hits") or delta.total("preemptions"):
+    if (
+        delta is None
+        or delta.unit != "tokens"
+        or delta.total(lambda counted: counted.external_hits)
+        or delta.total(lambda counted: counted.preemptions)
+    ):
         return None
     if requests is None or not requests.complete or evidence.excess_queries or requests.seen_hits == delta.hits:
         return None

@@ -55,7 +55,7 @@ def _numbers(evidence: Evidence) -> dict[str, Any]:
         "difference": _difference(evidence),
         "planned_requests": evidence.planned.requests,
     }
-    finished = evidence.total("requests")
+    finished = evidence.total(lambda counted: counted.requests)
     if finished is not None:
         numbers["counted_requests"] = finished
     each = _of_responses(evidence)
@@ -84,7 +84,7 @@ def _excess(evidence: Evidence) -> _Excess | None:
     tokens = _difference(evidence) - (known or 0) * evidence.planned.requests
     if not tokens:
         return None
-    finished = evidence.total("requests")
+    finished = evidence.total(lambda counted: counted.requests)
     extra = None if finished is None else finished - evidence.planned.requests
     return _Excess(evidence, tokens, known, extra, _numbers(evidence))
 
