@@ -57,7 +57,7 @@ def check_capacity_warnings(data_set: VerifiedDataSet) -> None:
     """Raises :class:`ArtifactError` where the analysis of a verified text data set does not warn as its rows do."""
     from ais_bench_prefix_cache.datasets.format.document_checks import capacity_warnings_of, compare_exactly
     from ais_bench_prefix_cache.datasets.format.documents import is_count
-    from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
+    from ais_bench_prefix_cache.foundation.findings import Findings, shown
 
     findings = Findings()
     blocks = data_set.manifest["effective_config"]["service"].get("kv_cache_blocks")

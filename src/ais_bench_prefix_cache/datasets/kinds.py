@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ais_bench_prefix_cache.datasets.format.documents import read_document
-from ais_bench_prefix_cache.datasets.format.findings import shown
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.text import manifest as manifest_format
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.foundation.findings import shown
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:

@@ -31,19 +31,14 @@ from ais_bench_prefix_cache.datasets.format.document_checks import (
     compare_exactly,
     value_in,
 )
-from ais_bench_prefix_cache.datasets.format.documents import (
-    digest_problems,
-    is_count,
-    is_sha256,
-    parse_json,
-    read_document,
-)
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
+from ais_bench_prefix_cache.datasets.format.documents import digest_problems, is_count, is_sha256, read_document
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.text.manifest import tokenizer_keys
 from ais_bench_prefix_cache.datasets.text.rows import ANSWER
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
+from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
@@ -346,9 +341,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = parse_json(line)
             except ValueError as error:
-                raise ArtifactError.of(
-                    Code.INVALID_JSON, f"{path.name} line {number}", f"it is not JSON: {error}"
-                ) from None
+                raise ArtifactError.of(Code.INVALID_JSON, f"{path.name} line {number}", f"it {error}") from None
             if not isinstance(row, dict):
                 raise ArtifactError.of(Code.INVALID_JSON, f"{path.name} line {number}", "it is not a JSON object")
             yield row

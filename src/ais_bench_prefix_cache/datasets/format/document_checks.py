@@ -13,11 +13,11 @@ from ais_bench_prefix_cache.datasets.format.documents import (
     is_sha256,
     read_document,
 )
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.text import manifest as manifest_format
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.foundation.names import PASS_WITH_WARNING
 
 TYPE_CHECKING = False  # typing is slow to import

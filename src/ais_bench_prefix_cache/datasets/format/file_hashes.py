@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from ais_bench_prefix_cache.datasets.format.findings import Findings
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem
+from ais_bench_prefix_cache.foundation.findings import Findings
 
 READ_BYTES = 1 << 20
 

@@ -24,9 +24,8 @@ from ais_bench_prefix_cache.datasets.format.document_checks import (
     compare_exactly,
     value_in,
 )
-from ais_bench_prefix_cache.datasets.format.documents import digest_problems, is_count, parse_json
+from ais_bench_prefix_cache.datasets.format.documents import digest_problems, is_count
 from ais_bench_prefix_cache.datasets.format.file_hashes import FileHashes
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
@@ -47,6 +46,8 @@ from ais_bench_prefix_cache.datasets.images.manifest import (
 from ais_bench_prefix_cache.datasets.images.rows import image_row
 from ais_bench_prefix_cache.datasets.text.rows import read_full_rows, render_row
 from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
+from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
@@ -244,7 +245,7 @@ def _check_row(line: bytes, number: int, name: str, reference: str, rules: _RowR
     try:
         row = parse_json(line)
     except ValueError as error:
-        findings.add(Code.INVALID_JSON if line.endswith(b"\n") else Code.TRUNCATED, where, f"it is not a row: {error}")
+        findings.add(Code.INVALID_JSON if line.endswith(b"\n") else Code.TRUNCATED, where, f"it {error}")
         return
     question = row.get("question") if isinstance(row, dict) else None
     if not isinstance(question, str):

@@ -13,8 +13,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256, parse_json
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
+from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256
 from ais_bench_prefix_cache.datasets.text.rows import (
     ANSWER,
     COLLISION_STATUS,
@@ -25,6 +24,8 @@ from ais_bench_prefix_cache.datasets.text.rows import (
 )
 from ais_bench_prefix_cache.datasets.text.theory import GroupTheory, Share, Theory, rate
 from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
+from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -480,7 +481,7 @@ def _json_object(line: bytes, where: str, findings: Findings) -> dict[str, Any] 
     try:
         row = parse_json(line)
     except ValueError as error:
-        findings.add(Code.INVALID_JSON, where, f"it is not valid JSON: {error}")
+        findings.add(Code.INVALID_JSON, where, f"it {error}")
         return None
     if not isinstance(row, dict):
         findings.add(Code.INVALID_JSON, where, "it is not a JSON object")

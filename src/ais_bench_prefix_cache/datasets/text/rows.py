@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ais_bench_prefix_cache.datasets.format.documents import parse_json
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.names import NO_RANK, group_name
+from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -143,5 +143,5 @@ def read_full_rows(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = parse_json(line)
             except ValueError as error:
-                raise ArtifactError.of(Code.INVALID_JSON, f"{path} line {number}", f"it is not JSON: {error}") from None
+                raise ArtifactError.of(Code.INVALID_JSON, f"{path} line {number}", f"it {error}") from None
             yield row

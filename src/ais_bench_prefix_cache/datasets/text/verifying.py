@@ -26,7 +26,6 @@ from ais_bench_prefix_cache.datasets.format.document_checks import (
 )
 from ais_bench_prefix_cache.datasets.format.documents import digest_problems, is_count, is_sha256
 from ais_bench_prefix_cache.datasets.format.file_hashes import READ_BYTES, FileHashes
-from ais_bench_prefix_cache.datasets.format.findings import Findings
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.text import manifest as manifest_format
@@ -39,6 +38,7 @@ from ais_bench_prefix_cache.datasets.text.theory import (
     warmup_section,
 )
 from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.findings import Findings
 from ais_bench_prefix_cache.foundation.names import BEST_EFFORT, PASS, group_name
 
 TYPE_CHECKING = False  # typing is slow to import

@@ -30,7 +30,6 @@ from ais_bench_prefix_cache.datasets.format.documents import (
     sealed,
 )
 from ais_bench_prefix_cache.datasets.format.file_hashes import FileHashes
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
@@ -46,6 +45,7 @@ from ais_bench_prefix_cache.datasets.text.rows import read_full_rows, render_row
 from ais_bench_prefix_cache.datasets.text.theory import length_summary, rate
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.kvcache.block_hash import block_hashes
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceRequest
 
