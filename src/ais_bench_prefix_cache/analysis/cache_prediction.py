@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ais_bench_prefix_cache.analysis.planned_traffic import NO_RANK, RequestColumns
+from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.analysis.run_facts import CachePrediction
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.names import NO_RANK
 from ais_bench_prefix_cache.kvcache.block_hash import BlockHash
 from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceRequest
@@ -91,7 +93,7 @@ def warning_of_curve(curve: CapacityCurve, *, kv_cache_blocks: int, planned_hits
     block_size, usable = curve.block_size, kv_cache_blocks - 1
     planned_rate = planned_hits / curve.queries
     warning = {
-        "code": "CACHE_TOO_SMALL",
+        "code": Code.CACHE_TOO_SMALL.value,
         "kv_cache_blocks": kv_cache_blocks,
         "capacity_tokens": kv_cache_blocks * block_size,
         "planned_hits": planned_hits,

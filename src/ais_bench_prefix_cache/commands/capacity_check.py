@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ais_bench_prefix_cache.foundation.codes import Code
+
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
     from typing import Any
@@ -20,7 +22,7 @@ def capacity_warnings(scenario: Scenario, plan: Plan) -> list[dict[str, Any]]:
     """The warning that the plan does not fit into ``service.kv_cache_blocks``; empty where it does or none is given."""
     from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest
     from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
-    from ais_bench_prefix_cache.foundation.group_names import group_name
+    from ais_bench_prefix_cache.foundation.names import group_name
 
     if scenario.service.kv_cache_blocks is None:
         return []
@@ -55,13 +57,13 @@ def check_capacity_warnings(data_set: VerifiedDataSet) -> None:
     """Raises :class:`ArtifactError` where the analysis of a verified text data set does not warn as its rows do."""
     from ais_bench_prefix_cache.datasets.format.document_checks import capacity_warnings_of, compare_exactly
     from ais_bench_prefix_cache.datasets.format.documents import is_count
-    from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
+    from ais_bench_prefix_cache.foundation.findings import Findings, shown
 
     findings = Findings()
     blocks = data_set.manifest["effective_config"]["service"].get("kv_cache_blocks")
     if blocks is not None and not (is_count(blocks) and blocks):
         where = f"{data_set.paths.manifest.name}: effective_config.service.kv_cache_blocks"
-        findings.add("WRONG_TYPE", where, f"it says {shown(blocks)}", allowed="a whole number from 1 up, or null")
+        findings.add(Code.WRONG_TYPE, where, f"it says {shown(blocks)}", allowed="a whole number from 1 up, or null")
         findings.raise_if_any()
     expected = [] if blocks is None else _warnings_of_rows(data_set, blocks)
     claimed = capacity_warnings_of(data_set.analysis)

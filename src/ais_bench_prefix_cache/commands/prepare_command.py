@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.commands.argument_types import positive_integer
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
+from ais_bench_prefix_cache.foundation.codes import Code
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -72,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     benchmark_mode: BenchmarkMode = "mm" if arguments.mode == "mm" else "text"
     if arguments.mode == "trace" and arguments.trace is None:
-        raise PrefixCacheError.of("OPTIONS", "--trace", "is needed with --mode trace")
+        raise PrefixCacheError.of(Code.WRONG_OPTION, "--trace", "is needed with --mode trace")
     scenario = load_scenario(arguments.scenario, benchmark_mode=benchmark_mode)
     replace = arguments.overwrite or scenario.run.overwrite
     if arguments.mode == "mm":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.console import note, progress_bar, run_log, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import (
     EXIT_OK,
     ArtifactError,
@@ -53,7 +54,7 @@ def execute(arguments: argparse.Namespace) -> int:
     scenario = load_scenario(arguments.scenario, benchmark_mode=mode)
     if mode == "mm" and arguments.config is not None:
         raise ScenarioError.of(
-            "CONFIG_IS_FOR_TEXT",
+            Code.CONFIG_IS_FOR_TEXT,
             "--config",
             "the prepared data set has images, which are sent with the built-in template",
             hint="Leave --config out.",

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ais_bench_prefix_cache.datasets.format.documents import read_document
-from ais_bench_prefix_cache.datasets.format.findings import shown
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.text import manifest as manifest_format
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.foundation.findings import shown
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def _kind_problems(paths: RunPaths, manifest: Mapping[str, Any]) -> list[Problem
     if manifest["status"] == "inspected":
         return [
             Problem(
-                "NOT_PREPARED",
+                Code.NOT_PREPARED,
                 where,
                 "this manifest only holds a plan (status inspected); there is no data set yet",
                 hint="Run prepare with the same Scenario.",
@@ -50,16 +51,18 @@ def _kind_problems(paths: RunPaths, manifest: Mapping[str, Any]) -> list[Problem
     mode = manifest.get("benchmark_mode")
     if mode == "distribution":
         message = "this is a data set of the command distribution; it has no ranks, warm-up or analysis"
-        return [Problem("DISTRIBUTION", where, message, hint="Of this kind, validate checks the files.")]
+        return [Problem(Code.DISTRIBUTION, where, message, hint="Of this kind, validate checks the files.")]
     if mode == "trace":
         return [
             Problem(
-                "TRACE",
+                Code.TRACE,
                 where,
                 "this data set was made from a trace",
                 hint="Only validate reads it; send its requests with a client that keeps the times of full.jsonl.",
             )
         ]
     if mode not in ("text", "mm"):
-        return [Problem("WRONG_VALUE", f"{where}: benchmark_mode", f"it says {shown(mode)}", allowed="'text' or 'mm'")]
+        return [
+            Problem(Code.WRONG_VALUE, f"{where}: benchmark_mode", f"it says {shown(mode)}", allowed="'text' or 'mm'")
+        ]
     return []

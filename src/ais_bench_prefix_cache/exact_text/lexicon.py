@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ais_bench_prefix_cache.exact_text.exact_rows import MAX_ATTEMPTS, UnlikeRow, collect_fillers, settle_rows
 from ais_bench_prefix_cache.exact_text.row_text import EncodedRows, Fillers
 from ais_bench_prefix_cache.exact_text.words import TextCleaner, WordTable, vocabulary_words
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Lexicon:
             return
         reason = "" if self.proof.proven else f"; {self.proof.reason}"
         raise GenerationError.of(
-            "CORPUS_NOT_USABLE",
+            Code.CORPUS_NOT_USABLE,
             CORPUS_NAME,
             f"no selected row of {str(corpus.path)!r} has a word that this tokenizer encodes the same in every place"
             f"{reason}",
@@ -123,7 +124,7 @@ class Lexicon:
     def not_exact(self, what: str) -> GenerationError:
         """``what`` was encoded otherwise than planned."""
         return GenerationError.of(
-            "PROMPTS_NOT_EXACT",
+            Code.PROMPTS_NOT_EXACT,
             self._tokenizer_name,
             f"{what}, so its length cannot be guaranteed ({self.proof.reason})",
             hint="docs/exact-prompts.md says which tokenizers can be made exact.",
@@ -132,7 +133,7 @@ class Lexicon:
     def not_reachable(self, what: str, tokens: int) -> GenerationError:
         """No words add up to the ``tokens`` that ``what`` needs."""
         return GenerationError.of(
-            "LENGTH_NOT_REACHABLE",
+            Code.LENGTH_NOT_REACHABLE,
             self._lengths_name,
             f"{what} needs a text of exactly {tokens} token(s), and neither the corpus nor the vocabulary of the "
             "tokenizer has words of that many",

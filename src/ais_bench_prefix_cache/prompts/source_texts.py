@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from ais_bench_prefix_cache.exact_text.lexicon import Lexicon
 from ais_bench_prefix_cache.exact_text.row_text import RowReader, Unfillable
 from ais_bench_prefix_cache.exact_text.seed_codes import SeedCodes, find_alphabets
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.prompts.source_words import NONCE_WORDS, SENTENCES
 
@@ -153,7 +154,7 @@ class ExactTokens:
     def codes(self, seed: int) -> Codes:
         if self._shape is None:
             raise GenerationError.of(
-                "BLOCK_SIZE_TOO_SMALL",
+                Code.BLOCK_SIZE_TOO_SMALL,
                 "block size",
                 f"a block of {self._block} tokens has no room for a nonce of {LEAST_CODE_BITS} bits",
                 hint="Use a larger block size.",

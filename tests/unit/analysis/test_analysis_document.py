@@ -10,8 +10,9 @@ from tests.doubles.metric_texts import engine, vllm_text
 
 from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, analyze_run, explain_unusable
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
-from ais_bench_prefix_cache.analysis.request_comparison import SeenRequest, compare_requests
+from ais_bench_prefix_cache.analysis.request_comparison import compare_requests
 from ais_bench_prefix_cache.analysis.run_facts import RunFacts
+from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
 from ais_bench_prefix_cache.foundation.errors import SnapshotError
 from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
 from ais_bench_prefix_cache.scenario.model import ServiceConfig, ValidationConfig

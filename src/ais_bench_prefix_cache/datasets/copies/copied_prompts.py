@@ -18,6 +18,7 @@ from ais_bench_prefix_cache.datasets.copies.copy_plan import COLD, CopyPlan, Cop
 from ais_bench_prefix_cache.exact_text.lexicon import Lexicon
 from ais_bench_prefix_cache.exact_text.row_text import RowReader, Unfillable
 from ais_bench_prefix_cache.exact_text.seed_markers import SeedMarkers
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
 
@@ -87,7 +88,7 @@ class CopiedPrompts:
         self._before, self._after = lexicon.before, lexicon.after
         if block_size <= self._before:
             raise GenerationError.of(
-                "BLOCK_SIZE_TOO_SMALL",
+                Code.BLOCK_SIZE_TOO_SMALL,
                 "scenario: tokenizer.block_size",
                 f"the tokenizer puts {self._before} special token(s) before every prompt, so with blocks of "
                 f"{block_size} every prompt would hit them",
@@ -150,7 +151,7 @@ class CopiedPrompts:
         shortest = int(input_tokens.min())
         if shortest < least:
             raise GenerationError.of(
-                "LENGTH_TOO_SHORT",
+                Code.PROMPT_TOO_SHORT,
                 "input lengths",
                 f"a prompt of {shortest} token(s) has no room for {self._before} special token(s) before it, "
                 f"{self._after} after it and a word that tells it from the others",

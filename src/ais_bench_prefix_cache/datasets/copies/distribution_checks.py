@@ -31,18 +31,14 @@ from ais_bench_prefix_cache.datasets.format.document_checks import (
     compare_exactly,
     value_in,
 )
-from ais_bench_prefix_cache.datasets.format.documents import (
-    digest_problems,
-    is_count,
-    is_sha256,
-    parse_json,
-    read_document,
-)
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
+from ais_bench_prefix_cache.datasets.format.documents import digest_problems, is_count, is_sha256, read_document
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.text.manifest import tokenizer_keys
 from ais_bench_prefix_cache.datasets.text.rows import ANSWER
-from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
+from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
@@ -83,7 +79,9 @@ def verify_distribution(manifest_path: Path) -> VerifiedDistribution:
     manifest, content = read_document(manifest_path, what="manifest")
     findings = Findings()
     if tuple(manifest) != MANIFEST_KEYS or manifest["schema_version"] != SCHEMA_VERSION:
-        findings.add("MANIFEST_FORM", str(manifest_path), "it does not have its keys", allowed=", ".join(MANIFEST_KEYS))
+        findings.add(
+            Code.MISSING_KEY, str(manifest_path), "it does not have its keys", allowed=", ".join(MANIFEST_KEYS)
+        )
     findings.extend(digest_problems(manifest_path, manifest, content, what="manifest"))
     findings.raise_if_any()
     where = manifest_path.name
@@ -95,7 +93,7 @@ def verify_distribution(manifest_path: Path) -> VerifiedDistribution:
     rules = _Rules.of(manifest)
     if names != tuple(path.name for path in paths.files):
         findings.add(
-            "WRONG_VALUE",
+            Code.WRONG_VALUE,
             where,
             f"its files are called {', '.join(map(str, names))}",
             allowed="NAME.jsonl, NAME.prefixes.jsonl and NAME.manifest.json",
@@ -129,7 +127,7 @@ def _check_form(manifest: Mapping[str, Any], where: str, findings: Findings) -> 
         ("corpus_sha256", is_sha256(manifest["corpus_sha256"])),
     ):
         if not known:
-            findings.add("WRONG_TYPE", f"{where}: {key}", f"it says {shown(manifest[key])}")
+            findings.add(Code.WRONG_TYPE, f"{where}: {key}", f"it says {shown(manifest[key])}")
     config = ConfigReader(manifest["effective_config"], f"{where}: effective_config", findings)
     config.number("repeat_rate", 0, 1)
     config.count("prefix_count", 1)
@@ -142,7 +140,7 @@ def _check_form(manifest: Mapping[str, Any], where: str, findings: Findings) -> 
     if not isinstance(configured, dict) or tuple(configured) != CONFIGURED_TOKENIZER_KEYS:
         allowed = ", ".join(CONFIGURED_TOKENIZER_KEYS)
         findings.add(
-            "MISSING_KEY", f"{where}: effective_config.tokenizer", "it does not have its keys", allowed=allowed
+            Code.MISSING_KEY, f"{where}: effective_config.tokenizer", "it does not have its keys", allowed=allowed
         )
     check_tokenizer_section(manifest, TOKENIZER_KEYS, where, findings)
     for path in (
@@ -151,14 +149,14 @@ def _check_form(manifest: Mapping[str, Any], where: str, findings: Findings) -> 
         "prefix_cache.replay_hit_tokens",
     ):
         if not is_count(value_in(manifest, path)):
-            findings.add("WRONG_TYPE", f"{where}: {path}", f"it says {shown(value_in(manifest, path))}")
+            findings.add(Code.WRONG_TYPE, f"{where}: {path}", f"it says {shown(value_in(manifest, path))}")
     for key in ("requests", "prefixes"):
         entry = value_in(manifest["artifacts"], key)
         if not isinstance(entry, dict) or tuple(entry) != ROW_FILE_KEYS:
             allowed = ", ".join(ROW_FILE_KEYS)
-            findings.add("MISSING_KEY", f"{where}: artifacts.{key}", "it does not have its keys", allowed=allowed)
+            findings.add(Code.MISSING_KEY, f"{where}: artifacts.{key}", "it does not have its keys", allowed=allowed)
         elif not isinstance(entry["name"], str) or not isinstance(entry["path"], str):
-            findings.add("WRONG_TYPE", f"{where}: artifacts.{key}", "its name or its path is not a string")
+            findings.add(Code.WRONG_TYPE, f"{where}: artifacts.{key}", "its name or its path is not a string")
 
 
 def check_distribution_deeply(data_set: VerifiedDistribution, tokenizer: PromptTokenizer) -> dict[str, Any]:
@@ -184,7 +182,7 @@ def check_distribution_deeply(data_set: VerifiedDistribution, tokenizer: PromptT
             prefix, parent = row["prefix_token_length"], row["parent_prompt_index"]
             _compare_deep(f"{where}: actual_token_length", row["actual_token_length"], len(ids), findings)
             if prefix and not np.array_equal(ids[:prefix], recent[parent - index][:prefix]):
-                findings.add("PREFIX_DIFFERS", where, f"its first {prefix} tokens are not those of prompt {parent}")
+                findings.add(Code.PREFIX_DIFFERS, where, f"its first {prefix} tokens are not those of prompt {parent}")
             if row["seed_marker_token_id"] is not None:
                 position = max(prefix, before)
                 marker = int(ids[position]) if position < len(ids) else None
@@ -238,12 +236,16 @@ def _check_files(manifest: Mapping[str, Any], paths: DistributionPaths, findings
                     size += len(chunk)
                     rows += chunk.count(b"\n")
         except FileNotFoundError:
-            findings.add("MISSING_FILE", str(path), "the file does not exist")
+            findings.add(Code.MISSING_FILE, str(path), "the file does not exist")
             continue
         except OSError as error:
-            findings.add("UNREADABLE_FILE", str(path), f"it cannot be read: {error.strerror or error}")
+            findings.add(Code.UNREADABLE_FILE, str(path), f"it cannot be read: {error.strerror or error}")
             continue
-        found = (("ROW_COUNT", "rows", rows), ("FILE_SIZE", "bytes", size), ("FILE_HASH", "sha256", digest.hexdigest()))
+        found = (
+            (Code.ROW_COUNT, "rows", rows),
+            (Code.FILE_SIZE, "bytes", size),
+            (Code.FILE_HASH, "sha256", digest.hexdigest()),
+        )
         for code, name, value in found:
             if entry.get(name) != value:
                 message = f"the file's {name} is {value}, the manifest says {shown(entry.get(name))}"
@@ -258,7 +260,7 @@ def _check_rows(paths: DistributionPaths, rules: _Rules, findings: Findings) -> 
     for index, (row, origin) in enumerate(pairs):
         where = f"{paths.requests.name} line {index + 1}"
         if row is None or origin is None:
-            findings.add("ROW_COUNT", paths.origins.name, "the two files do not have the same number of rows")
+            findings.add(Code.ROW_COUNT, paths.origins.name, "the two files do not have the same number of rows")
             break
         if not _well_formed(row, where, findings):
             break
@@ -271,14 +273,14 @@ def _check_rows(paths: DistributionPaths, rules: _Rules, findings: Findings) -> 
         marker = row["seed_marker_token_id"]
         if rules.unique_markers and marker is not None:
             if marker in markers:
-                findings.add("MARKER_TWICE", where, f"its seed marker {marker} is that of an earlier prompt")
+                findings.add(Code.MARKER_TWICE, where, f"its seed marker {marker} is that of an earlier prompt")
             markers.add(marker)
         place = f"{paths.origins.name} line {index + 1}"
         wanted = origin_row(index, prefix, parent)
         for key in ORIGIN_KEYS:
             _compare(f"{place}: {key}", wanted[key], origin.get(key), findings)
         if tuple(origin) != ORIGIN_KEYS:
-            findings.add("ROW_KEYS", place, "it does not have its keys", allowed=", ".join(ORIGIN_KEYS))
+            findings.add(Code.MISSING_KEY, place, "it does not have its keys", allowed=", ".join(ORIGIN_KEYS))
         lengths.append(tokens)
         totals.rows += 1
         totals.input_tokens += tokens
@@ -289,7 +291,7 @@ def _check_rows(paths: DistributionPaths, rules: _Rules, findings: Findings) -> 
 
 def _well_formed(row: Mapping[str, Any], where: str, findings: Findings) -> bool:
     if tuple(row) != ROW_KEYS:
-        findings.add("ROW_KEYS", where, "it does not have its keys", allowed=", ".join(ROW_KEYS))
+        findings.add(Code.MISSING_KEY, where, "it does not have its keys", allowed=", ".join(ROW_KEYS))
         return False
     wrong = [key for key in _COUNT_KEYS if not is_count(row[key])]
     wrong += [key for key in ("question", "prefix_pool_path") if not isinstance(row[key], str)]
@@ -297,7 +299,7 @@ def _well_formed(row: Mapping[str, Any], where: str, findings: Findings) -> bool
     if row["seed_marker_token_id"] is not None and not is_count(row["seed_marker_token_id"]):
         wrong.append("seed_marker_token_id")
     for key in wrong:
-        findings.add("WRONG_TYPE", f"{where}: {key}", f"it says {shown(row[key])}")
+        findings.add(Code.WRONG_TYPE, f"{where}: {key}", f"it says {shown(row[key])}")
     return not wrong
 
 
@@ -339,21 +341,19 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = parse_json(line)
             except ValueError as error:
-                raise ArtifactError(
-                    Problem("INVALID_ROW", f"{path.name} line {number}", f"it is not JSON: {error}")
-                ) from None
+                raise ArtifactError.of(Code.INVALID_JSON, f"{path.name} line {number}", f"it {error}") from None
             if not isinstance(row, dict):
-                raise ArtifactError(Problem("INVALID_ROW", f"{path.name} line {number}", "it is not a JSON object"))
+                raise ArtifactError.of(Code.INVALID_JSON, f"{path.name} line {number}", "it is not a JSON object")
             yield row
 
 
 def _compare(where: str, expected: object, found: object, findings: Findings) -> None:
     if type(expected) is not type(found) or expected != found:
-        findings.add("WRONG_VALUE", where, f"it says {shown(found)}", allowed=shown(expected))
+        findings.add(Code.WRONG_VALUE, where, f"it says {shown(found)}", allowed=shown(expected))
 
 
 def _compare_deep(where: str, claimed: object, found: object, findings: Findings) -> None:
     if claimed != found:
         findings.add(
-            "DEEP_CHECK", where, f"the file says {claimed}, but encoding and replaying the prompts gives {found}"
+            Code.DEEP_CHECK, where, f"the file says {claimed}, but encoding and replaying the prompts gives {found}"
         )

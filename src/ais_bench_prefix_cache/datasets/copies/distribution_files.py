@@ -13,7 +13,8 @@ from ais_bench_prefix_cache import __version__
 from ais_bench_prefix_cache.datasets.format.documents import sealed
 from ais_bench_prefix_cache.datasets.format.writing import PARTIAL_SUFFIX, FileRecord, FileSet
 from ais_bench_prefix_cache.datasets.text.rows import ANSWER, render_row
-from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.copies.copied_prompts import CopiedPrompt, CopiedPrompts
@@ -108,10 +109,10 @@ def claim_names(wanted: Path) -> DistributionPaths:
                 os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
                 return paths
     except OSError as error:
-        raise ArtifactError(
-            Problem("CANNOT_WRITE", str(wanted), f"it cannot be written: {error.strerror or error}")
+        raise ArtifactError.of(
+            Code.CANNOT_WRITE, str(wanted), f"it cannot be written: {error.strerror or error}"
         ) from None
-    raise ArtifactError(Problem("NO_FREE_NAME", str(wanted), "a million numbered names are taken"))
+    raise ArtifactError.of(Code.NO_FREE_NAME, str(wanted), "a million numbered names are taken")
 
 
 def request_row(

@@ -13,10 +13,12 @@ from ais_bench_prefix_cache.datasets.format.documents import (
     is_sha256,
     read_document,
 )
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.text import manifest as manifest_format
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
+from ais_bench_prefix_cache.foundation.names import PASS_WITH_WARNING
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ LARGEST_COUNT = 1_000_000
 """A configured number above this is not believed."""
 ROW_FILE_KEYS = ("name", "path", "rows", "bytes", "sha256")
 ANALYSIS_STATUSES = ("prepared", "complete", "analyzed")
-CAPACITY_WARNING = "CACHE_TOO_SMALL"
+CAPACITY_WARNING = Code.CACHE_TOO_SMALL
 
 
 def check_manifest_form(
@@ -38,21 +40,23 @@ def check_manifest_form(
         missing = [key for key in expected if key not in manifest]
         unknown = [key for key in manifest if key not in expected]
         if missing:
-            findings.add("MISSING_KEY", where, f"it lacks {', '.join(missing)}")
+            findings.add(Code.MISSING_KEY, where, f"it lacks {', '.join(missing)}")
         if unknown:
-            findings.add("UNKNOWN_KEY", where, f"it has unknown keys: {shown(', '.join(unknown))}")
+            findings.add(Code.UNKNOWN_KEY, where, f"it has unknown keys: {shown(', '.join(unknown))}")
         if not missing and not unknown:
-            findings.add("KEY_ORDER", where, "its keys are not in their order")
+            findings.add(Code.KEY_ORDER, where, "its keys are not in their order")
     config = manifest["effective_config"]
     if manifest.get("effective_config_sha256") != canonical_sha256(config):
-        findings.add("CONFIG_EDITED", f"{where}: effective_config_sha256", "it is not the digest of effective_config")
+        findings.add(
+            Code.CONFIG_EDITED, f"{where}: effective_config_sha256", "it is not the digest of effective_config"
+        )
     if manifest["run_id"] != paths.run_id:
-        findings.add("WRONG_VALUE", f"{where}: run_id", f"it says {shown(manifest['run_id'])}", allowed=paths.run_id)
+        findings.add(Code.WRONG_VALUE, f"{where}: run_id", f"it says {shown(manifest['run_id'])}", allowed=paths.run_id)
     for key in ("scenario_sha256", "corpus_sha256"):
         if not is_sha256(manifest.get(key)):
-            findings.add("WRONG_TYPE", f"{where}: {key}", "it is not a SHA-256 in hexadecimal digits")
+            findings.add(Code.WRONG_TYPE, f"{where}: {key}", "it is not a SHA-256 in hexadecimal digits")
     if not isinstance(manifest.get("plugin_version"), str):
-        findings.add("WRONG_TYPE", f"{where}: plugin_version", "it is not a string")
+        findings.add(Code.WRONG_TYPE, f"{where}: plugin_version", "it is not a string")
     check_tokenizer_section(manifest, manifest_format.tokenizer_keys(manifest["benchmark_mode"]), where, findings)
 
 
@@ -60,14 +64,14 @@ def check_tokenizer_section(manifest: Mapping[str, Any], keys: tuple[str, ...], 
     """The ``keys`` of the manifest's tokenizer, their types, and what the configuration says of it, too."""
     tokenizer = manifest.get("tokenizer")
     if not isinstance(tokenizer, dict) or tuple(tokenizer) != keys:
-        findings.add("MISSING_KEY", f"{where}: tokenizer", "it does not have its keys", allowed=", ".join(keys))
+        findings.add(Code.MISSING_KEY, f"{where}: tokenizer", "it does not have its keys", allowed=", ".join(keys))
         return
     if not is_sha256(tokenizer["fingerprint_sha256"]):
-        findings.add("WRONG_TYPE", f"{where}: tokenizer.fingerprint_sha256", "it is not a SHA-256")
+        findings.add(Code.WRONG_TYPE, f"{where}: tokenizer.fingerprint_sha256", "it is not a SHA-256")
     if not isinstance(tokenizer["class"], str):
-        findings.add("WRONG_TYPE", f"{where}: tokenizer.class", "it is not a string")
+        findings.add(Code.WRONG_TYPE, f"{where}: tokenizer.class", "it is not a string")
     if not is_count(tokenizer["vocab_size"]):
-        findings.add("WRONG_TYPE", f"{where}: tokenizer.vocab_size", "it is not a whole number")
+        findings.add(Code.WRONG_TYPE, f"{where}: tokenizer.vocab_size", "it is not a whole number")
     configured = value_in(manifest, "effective_config.tokenizer")
     configured = configured if isinstance(configured, dict) else {}
     for key in ("path", "revision", "block_size") if "block_size" in keys else ("path", "revision"):
@@ -87,23 +91,23 @@ def check_artifacts_section(
     files = {**row_files, "analysis": paths.analysis}
     artifacts = manifest.get("artifacts")
     if not isinstance(artifacts, dict) or tuple(artifacts) != tuple(files):
-        findings.add("MISSING_KEY", where, "it does not have its keys", allowed=", ".join(files))
+        findings.add(Code.MISSING_KEY, where, "it does not have its keys", allowed=", ".join(files))
         return
     for key, path in files.items():
         entry, place = artifacts[key], f"{where}.{key}"
         keys = ("name", "path", "bytes", "sha256_at_prepare") if key == "analysis" else ROW_FILE_KEYS
         if not isinstance(entry, dict) or tuple(entry) != keys:
-            findings.add("MISSING_KEY", place, "it does not have its keys", allowed=", ".join(keys))
+            findings.add(Code.MISSING_KEY, place, "it does not have its keys", allowed=", ".join(keys))
             continue
         compare_exactly(path.name, entry["name"], f"{place}.name", findings)
         if not isinstance(entry["path"], str) or Path(entry["path"]).name != path.name:
-            findings.add("WRONG_VALUE", f"{place}.path", f"it says {shown(entry['path'])}", allowed=f"…/{path.name}")
+            findings.add(Code.WRONG_VALUE, f"{place}.path", f"it says {shown(entry['path'])}", allowed=f"…/{path.name}")
         if key == "analysis":
             if not is_count(entry["bytes"]) or not is_sha256(entry["sha256_at_prepare"]):
-                findings.add("WRONG_TYPE", place, "its size or digest is none")
+                findings.add(Code.WRONG_TYPE, place, "its size or digest is none")
             continue
         size, digest = hashes.get(key, (None, None))
-        recorded = (("ROW_COUNT", "rows", rows), ("FILE_SIZE", "bytes", size), ("FILE_HASH", "sha256", digest))
+        recorded = ((Code.ROW_COUNT, "rows", rows), (Code.FILE_SIZE, "bytes", size), (Code.FILE_HASH, "sha256", digest))
         for code, name, found in recorded:
             if found is not None and (entry[name] != found or type(entry[name]) is not type(found)):
                 message = f"the file's {name} is {found}, the manifest says {shown(entry[name])}"
@@ -122,14 +126,14 @@ def check_analysis_form(paths: RunPaths, manifest: Mapping[str, Any], findings: 
     status = analysis.get("status")
     if status not in ANALYSIS_STATUSES:
         findings.add(
-            "WRONG_VALUE", f"{where}: status", f"it says {shown(status)}", allowed=", ".join(ANALYSIS_STATUSES)
+            Code.WRONG_VALUE, f"{where}: status", f"it says {shown(status)}", allowed=", ".join(ANALYSIS_STATUSES)
         )
     entry = manifest["artifacts"].get("analysis") if isinstance(manifest.get("artifacts"), dict) else None
     if status == "prepared" and isinstance(entry, dict):
         digest = hashlib.sha256(content).hexdigest()
         if entry.get("sha256_at_prepare") != digest or entry.get("bytes") != len(content):
             message = f"its SHA-256 is {digest}, the manifest says {shown(entry.get('sha256_at_prepare'))}"
-            findings.add("FILE_HASH", where, message)
+            findings.add(Code.FILE_HASH, where, message)
     return analysis
 
 
@@ -144,7 +148,7 @@ def check_analysis_claims(
         found = {key: found[key] for key in expected if key in found}
         found["status"] = expected["status"]
         found["validation"] = _only(found.get("validation"), expected["validation"])
-        if isinstance(found["validation"], dict) and found["validation"].get("status") == "PASS_WITH_WARNING":
+        if isinstance(found["validation"], dict) and found["validation"].get("status") == PASS_WITH_WARNING:
             found["validation"]["status"] = expected["validation"]["status"]
         if isinstance(found.get("warnings"), list):
             found["warnings"] = [warning for warning in found["warnings"] if warning in expected["warnings"]]
@@ -164,20 +168,20 @@ def compare_exactly(expected: Any, found: Any, where: str, findings: Findings) -
         for key, value in expected.items():
             place = f"{where}.{key}" if ":" in where else f"{where}: {key}"
             if key not in found:
-                findings.add("MISSING_KEY", place, "it is missing", allowed=shown(value))
+                findings.add(Code.MISSING_KEY, place, "it is missing", allowed=shown(value))
             else:
                 compare_exactly(value, found[key], place, findings)
         for key in found:
             if key not in expected:
                 place = f"{where}.{key}" if ":" in where else f"{where}: {key}"
-                findings.add("UNKNOWN_KEY", place, f"it should not be there: {shown(found[key])}")
+                findings.add(Code.UNKNOWN_KEY, place, f"it should not be there: {shown(found[key])}")
         if expected.keys() == found.keys() and list(expected) != list(found):
-            findings.add("KEY_ORDER", where, "its keys are not in their order", allowed=", ".join(expected))
+            findings.add(Code.KEY_ORDER, where, "its keys are not in their order", allowed=", ".join(expected))
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         for index, (value, claimed) in enumerate(zip(expected, found, strict=True)):
             compare_exactly(value, claimed, f"{where}[{index}]", findings)
     elif type(expected) is not type(found) or expected != found:
-        findings.add("WRONG_VALUE", where, f"it says {shown(found)}", allowed=shown(expected))
+        findings.add(Code.WRONG_VALUE, where, f"it says {shown(found)}", allowed=shown(expected))
 
 
 class ConfigReader:
@@ -217,10 +221,11 @@ class ConfigReader:
 
     def _unusable(self, path: str, value: object, allowed: str) -> None:
         self.sound = False
-        self._findings.add("WRONG_TYPE", f"{self._where}.{path}", f"it says {shown(value)}", allowed=allowed)
+        self._findings.add(Code.WRONG_TYPE, f"{self._where}.{path}", f"it says {shown(value)}", allowed=allowed)
 
 
 def value_in(config: Mapping[str, Any], path: str) -> Any:
+    """What stands at ``path`` (``a.b``); None where nothing does."""
     value: Any = config
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None

@@ -13,11 +13,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.foundation.strict_json import JsonError, parse_json, read_file
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
-    from typing import Any, NoReturn, TypeGuard
+    from typing import Any, TypeGuard
 
 DIGEST_KEY = "content_sha256"
 _SHA256 = re.compile("[0-9a-f]{64}")
@@ -54,43 +56,25 @@ def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:
 
     Raises :class:`ArtifactError` where the file is missing, unreadable or not one JSON object with unique keys.
     """
-    where = str(path)
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise ArtifactError(Problem("MISSING_FILE", where, f"the {what} does not exist")) from None
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ArtifactError(Problem("UNREADABLE_FILE", where, f"the {what} cannot be read: {reason}")) from None
+    content = read_file(path, f"the {what}", ArtifactError)
     try:
         document = parse_json(content)
-    except ValueError as error:
-        raise ArtifactError(Problem("INVALID_JSON", where, f"the {what} is not valid JSON: {error}")) from None
+    except JsonError as error:
+        raise ArtifactError.of(Code.INVALID_JSON, str(path), f"the {what} {error}") from None
     if not isinstance(document, dict):
-        raise ArtifactError(Problem("INVALID_JSON", where, f"the {what} is not a JSON object"))
+        raise ArtifactError.of(Code.INVALID_JSON, str(path), f"the {what} is not a JSON object")
     return document, content
-
-
-def parse_json(content: bytes) -> Any:
-    """Strict JSON: UTF-8 without a byte-order mark, no duplicate keys, no NaN or Infinity. Raises ``ValueError``."""
-    try:
-        text = content.decode("utf-8")
-        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start} is not UTF-8") from None
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
 
 
 def digest_problems(path: Path, document: Mapping[str, Any], content: bytes, *, what: str) -> list[Problem]:
     """What a document's own bytes and digest reveal: edits of its content, and of its layout."""
     recorded = document.get(DIGEST_KEY)
     if recorded is None:
-        return [Problem("DIGEST_MISSING", f"{path}: {DIGEST_KEY}", f"the {what} has lost the digest of its content")]
+        return [Problem(Code.DIGEST_MISSING, f"{path}: {DIGEST_KEY}", f"the {what} has lost the digest of its content")]
     if recorded != content_sha256(document):
         return [
             Problem(
-                "CONTENT_EDITED",
+                Code.CONTENT_EDITED,
                 f"{path}: {DIGEST_KEY}",
                 f"the {what}'s content is not what was written: its digest does not match",
             )
@@ -98,7 +82,7 @@ def digest_problems(path: Path, document: Mapping[str, Any], content: bytes, *, 
     if render_document(document) != content:
         return [
             Problem(
-                "LAYOUT_EDITED",
+                Code.LAYOUT_EDITED,
                 str(path),
                 f"the {what}'s values are intact, but its bytes are not what was written (spaces, order or escapes)",
             )
@@ -114,18 +98,3 @@ def is_count(value: object) -> TypeGuard[int]:
 def is_sha256(value: object) -> TypeGuard[str]:
     """Whether ``value`` is a SHA-256 in hexadecimal digits."""
     return isinstance(value, str) and _SHA256.fullmatch(value) is not None
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    unique = dict(pairs)
-    if len(unique) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise ValueError(f"the key {key!r} occurs twice")
-            seen.add(key)
-    return unique
-
-
-def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")

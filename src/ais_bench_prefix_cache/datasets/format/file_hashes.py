@@ -6,8 +6,9 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from ais_bench_prefix_cache.datasets.format.findings import Findings
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem
+from ais_bench_prefix_cache.foundation.findings import Findings
 
 READ_BYTES = 1 << 20
 
@@ -39,10 +40,10 @@ class FileHashes:
             try:
                 self._results[key] = size_and_sha256(path)
             except FileNotFoundError:
-                self._errors.append(Problem("MISSING_FILE", str(path), "the file does not exist"))
+                self._errors.append(Problem(Code.MISSING_FILE, str(path), "the file does not exist"))
             except OSError as error:
                 reason = error.strerror or str(error)
-                self._errors.append(Problem("UNREADABLE_FILE", str(path), f"it cannot be read: {reason}"))
+                self._errors.append(Problem(Code.UNREADABLE_FILE, str(path), f"it cannot be read: {reason}"))
 
 
 def _size(path: Path) -> int:
@@ -54,6 +55,7 @@ def _size(path: Path) -> int:
 
 
 def size_and_sha256(path: Path) -> tuple[int, str]:
+    """Bytes and digest of a file, read once."""
     digest, size = hashlib.sha256(), 0
     buffer = memoryview(bytearray(READ_BYTES))
     with path.open("rb", buffering=0) as stream:

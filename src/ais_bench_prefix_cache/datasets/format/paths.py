@@ -10,18 +10,14 @@ An image data set has ``<run id>.<image scenario>.requests.jsonl`` in place of t
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
-from ais_bench_prefix_cache.foundation.record import Record
-
-TYPE_CHECKING = False  # typing is slow to import
-if TYPE_CHECKING:
-    from datetime import datetime
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
 TIMESTAMP_FORMAT = "%Y%m%d_%H%M%S"
-_TIMESTAMP = re.compile(r"([0-9]{4})(0[1-9]|1[0-2])([0-9]{2})_([01][0-9]|2[0-3])[0-5][0-9][0-5][0-9]")
 MANIFEST_SUFFIX = ".manifest.json"
 LATEST_ADVANCE_SECONDS = 3600
 """How far ahead of the clock a directory name may be when commands start faster than one a second."""
@@ -29,14 +25,12 @@ LATEST_ADVANCE_SECONDS = 3600
 IMAGE_SCENARIO_NAMES = ("single_1080p", "multi_720p_5")
 
 
-class RunPaths(Record):
+@dataclass(frozen=True)
+class RunPaths:
     """The files of one run. ``run_id`` is the time-stamped one, ``directory`` the time-stamped directory."""
 
-    __slots__ = ("directory", "run_id")
-
-    def __init__(self, directory: Path, run_id: str) -> None:
-        self.directory = directory
-        self.run_id = run_id
+    directory: Path
+    run_id: str
 
     @classmethod
     def create(cls, output_dir: Path, base_run_id: str, now: datetime) -> RunPaths:
@@ -44,8 +38,6 @@ class RunPaths(Record):
 
         Creating the directory is the claim: of two commands in one second, one takes the next free second.
         """
-        from datetime import timedelta
-
         output_dir.parent.mkdir(parents=True, exist_ok=True)
         for seconds in range(LATEST_ADVANCE_SECONDS):
             timestamp = (now + timedelta(seconds=seconds)).strftime(TIMESTAMP_FORMAT)
@@ -58,13 +50,11 @@ class RunPaths(Record):
             paths.log_dir.mkdir()
             paths.result_dir.mkdir()
             return paths
-        raise ArtifactError(
-            Problem(
-                "NO_FREE_DIRECTORY",
-                str(output_dir),
-                f"every time stamp of the next {LATEST_ADVANCE_SECONDS} seconds is taken",
-                hint="Set another run.output_dir, or move old directories away.",
-            )
+        raise ArtifactError.of(
+            Code.NO_FREE_DIRECTORY,
+            str(output_dir),
+            f"every time stamp of the next {LATEST_ADVANCE_SECONDS} seconds is taken",
+            hint="Set another run.output_dir, or move old directories away.",
         )
 
     @classmethod
@@ -78,13 +68,11 @@ class RunPaths(Record):
         run_id = manifest.name.removesuffix(MANIFEST_SUFFIX)
         stem, _, _ = split_timestamp(run_id)
         if run_id == manifest.name or not stem or manifest.parent.name != "result":
-            raise ArtifactError(
-                Problem(
-                    "MANIFEST_NAME",
-                    str(manifest),
-                    "this is not where a manifest lies",
-                    allowed="…/result/<run_id>_<YYYYMMDD_HHMMSS>.manifest.json, with its data files beside it",
-                )
+            raise ArtifactError.of(
+                Code.MANIFEST_NAME,
+                str(manifest),
+                "this is not where a manifest lies",
+                allowed="…/result/<run_id>_<YYYYMMDD_HHMMSS>.manifest.json, with its data files beside it",
             )
         return cls(manifest.parent.parent, run_id)
 
@@ -139,17 +127,9 @@ class RunPaths(Record):
 def split_timestamp(name: str) -> tuple[str, str, str]:
     """``stem_YYYYMMDD_HHMMSS`` → (stem, ``_``, time stamp); empty strings where ``name`` has no such end."""
     stem, separator, timestamp = name[:-16], name[-16:-15], name[-15:]
-    parts = _TIMESTAMP.fullmatch(timestamp)
-    if not stem or separator != "_" or parts is None:
-        return "", "", ""
-    year, month, day = (int(part) for part in parts.group(1, 2, 3))
-    if not year or not 1 <= day <= _days_in_month(year, month):
-        return "", "", ""
-    return stem, separator, timestamp
-
-
-def _days_in_month(year: int, month: int) -> int:
-    """Of the Gregorian calendar; here because the modules that know it cost `validate` a tenth of its time."""
-    if month == 2:
-        return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-    return 30 if month in (4, 6, 9, 11) else 31
+    try:
+        # Only what strftime would write: strptime itself also takes 5 for 05.
+        is_timestamp = datetime.strptime(timestamp, TIMESTAMP_FORMAT).strftime(TIMESTAMP_FORMAT) == timestamp
+    except ValueError:
+        is_timestamp = False
+    return (stem, separator, timestamp) if stem and separator == "_" and is_timestamp else ("", "", "")

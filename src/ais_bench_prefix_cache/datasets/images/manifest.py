@@ -10,6 +10,7 @@ from ais_bench_prefix_cache.datasets.format.documents import sealed
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.images.image_scenarios import IMAGE_SCENARIOS
 from ais_bench_prefix_cache.datasets.text.manifest import artifacts_section, manifest_identity, tokenizer_section
+from ais_bench_prefix_cache.foundation.names import verdict
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.format.writing import FileRecord
@@ -140,7 +141,7 @@ def image_analysis(run_id: str, warnings: Sequence[Mapping[str, Any]]) -> dict[s
         "status": "prepared",
         "benchmark_mode": "mm",
         "validation": {
-            "status": "PASS_WITH_WARNING" if warnings else "PASS",
+            "status": verdict(warnings),
             "warning_only": True,
             "affects_exit_code": False,
         },

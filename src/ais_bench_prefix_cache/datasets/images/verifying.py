@@ -1,7 +1,7 @@
 """Proves that the files of an image data set are what ``prepare --mode mm`` wrote and that they agree with each other.
 
 Checked are the manifest, every row word for word, and the image: that its data URL holds the recorded bytes and that
-these are a whole image of the recorded kind and of the size that the image scenario asks for. The rows and the image
+these decode, to an image of the recorded kind and of the size that the image scenario asks for. The rows and the image
 are also checked where somebody edited a file and then made all digests fit again.
 """
 
@@ -24,13 +24,12 @@ from ais_bench_prefix_cache.datasets.format.document_checks import (
     compare_exactly,
     value_in,
 )
-from ais_bench_prefix_cache.datasets.format.documents import digest_problems, is_count, parse_json
+from ais_bench_prefix_cache.datasets.format.documents import digest_problems, is_count
 from ais_bench_prefix_cache.datasets.format.file_hashes import FileHashes
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
-from ais_bench_prefix_cache.datasets.images.image_header import check_whole
+from ais_bench_prefix_cache.datasets.images.decoding import decode
 from ais_bench_prefix_cache.datasets.images.image_scenarios import IMAGE_SCENARIOS
 from ais_bench_prefix_cache.datasets.images.manifest import (
     CONTENT_ORDER,
@@ -46,6 +45,9 @@ from ais_bench_prefix_cache.datasets.images.manifest import (
 )
 from ais_bench_prefix_cache.datasets.images.rows import image_row
 from ais_bench_prefix_cache.datasets.text.rows import read_full_rows, render_row
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
+from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
@@ -92,7 +94,7 @@ def verify_image_data_set(paths: RunPaths, manifest: dict[str, Any], content: by
         found = hashes.results(findings)
         check_artifacts_section(paths, manifest, {"requests": path}, found, rows or None, findings)
         if "requests" in found and rows != rules.count and reference is not None:
-            findings.add("ROW_COUNT", path.name, f"it has {rows} rows", allowed=str(rules.count))
+            findings.add(Code.ROW_COUNT, path.name, f"it has {rows} rows", allowed=str(rules.count))
     analysis = check_analysis_form(paths, manifest, findings)
     if analysis:
         warnings = [warning for warning in analysis.get("warnings", ()) if isinstance(warning, dict)]
@@ -118,7 +120,7 @@ def check_texts(data_set: VerifiedDataSet, tokenizer: PromptTokenizer) -> dict[s
             tokens += len(ids)
             if len(ids) != row["text_tokens"]:
                 message = f"the file says {row['text_tokens']}, but encoding the text gives {len(ids)}"
-                findings.add("DEEP_CHECK", f"{path.name} line {number}: text_tokens", message)
+                findings.add(Code.DEEP_CHECK, f"{path.name} line {number}: text_tokens", message)
     findings.raise_if_any()
     return {
         "texts": number,
@@ -152,7 +154,7 @@ def _row_rules(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings)
     names = value_in(effective, "multimodal.scenarios")
     if names not in [[name] for name in IMAGE_SCENARIOS]:
         findings.add(
-            "WRONG_TYPE",
+            Code.WRONG_TYPE,
             f"{where}.multimodal.scenarios",
             f"it says {shown(names)}",
             allowed=" or ".join(f"['{name}']" for name in IMAGE_SCENARIOS),
@@ -164,7 +166,7 @@ def _row_rules(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings)
 def _check_search(manifest: Mapping[str, Any], where: str, findings: Findings) -> None:
     search = manifest.get("image_search")
     if not isinstance(search, dict) or tuple(search) != SEARCH_KEYS or not all(map(is_count, search.values())):
-        findings.add("WRONG_TYPE", where, "it does not hold its counts", allowed=", ".join(SEARCH_KEYS))
+        findings.add(Code.WRONG_TYPE, where, "it does not hold its counts", allowed=", ".join(SEARCH_KEYS))
 
 
 def _check_dataset(paths: RunPaths, manifest: Mapping[str, Any], rules: _RowRules, findings: Findings) -> str | None:
@@ -174,7 +176,7 @@ def _check_dataset(paths: RunPaths, manifest: Mapping[str, Any], rules: _RowRule
     dataset = datasets.get(rules.name) if isinstance(datasets, dict) and len(datasets) == 1 else None
     if not isinstance(dataset, dict) or tuple(dataset) != DATASET_KEYS:
         allowed = f"{rules.name} with {', '.join(DATASET_KEYS)}"
-        findings.add("MISSING_KEY", where, "it does not have its keys", allowed=allowed)
+        findings.add(Code.MISSING_KEY, where, "it does not have its keys", allowed=allowed)
         return None
     place = f"{where}.{rules.name}"
     recorded = value_in(manifest.get("artifacts", {}), "requests")
@@ -185,7 +187,7 @@ def _check_dataset(paths: RunPaths, manifest: Mapping[str, Any], rules: _RowRule
     compare_exactly(images, dataset["image_count_per_request"], f"{place}.image_count_per_request", findings)
     image = dataset["image"]
     if not isinstance(image, dict) or tuple(image) != IMAGE_KEYS:
-        findings.add("MISSING_KEY", f"{place}.image", "it does not have its keys", allowed=", ".join(IMAGE_KEYS))
+        findings.add(Code.MISSING_KEY, f"{place}.image", "it does not have its keys", allowed=", ".join(IMAGE_KEYS))
         return None
     return _check_image(image, rules, f"{place}.image", findings)
 
@@ -194,22 +196,22 @@ def _check_image(image: Mapping[str, Any], rules: _RowRules, where: str, finding
     """The data URL against what is said about it, and the image against the scenario; returns its reference."""
     for key, kinds in (("parquet_path", str), ("image_column", str), ("sample_id", (str, type(None)))):
         if not isinstance(image[key], kinds):
-            findings.add("WRONG_TYPE", f"{where}.{key}", f"it says {shown(image[key])}")
+            findings.add(Code.WRONG_TYPE, f"{where}.{key}", f"it says {shown(image[key])}")
     if not is_count(image["row_index"]):
-        findings.add("WRONG_TYPE", f"{where}.row_index", f"it says {shown(image['row_index'])}")
+        findings.add(Code.WRONG_TYPE, f"{where}.row_index", f"it says {shown(image['row_index'])}")
     url = image["data_url"]
     head, _, encoded = url.partition(",") if isinstance(url, str) else ("", "", "")
     try:
         content = base64.b64decode(encoded, validate=True)
-        header = check_whole(content)
+        header = decode(content)
     except (binascii.Error, ValueError) as error:
-        findings.add("IMAGE_DAMAGED", f"{where}.data_url", f"it does not hold a whole image: {error}")
+        findings.add(Code.IMAGE_DAMAGED, f"{where}.data_url", f"it does not hold a whole image: {error}")
         return None
     wanted = IMAGE_SCENARIOS[rules.name]
     sha256 = hashlib.sha256(content).hexdigest()
     if (header.width, header.height) != (wanted.width, wanted.height):
         message = f"the image has {header.width}x{header.height} pixels"
-        findings.add("IMAGE_SIZE", f"{where}.data_url", message, allowed=f"{wanted.width}x{wanted.height}")
+        findings.add(Code.IMAGE_SIZE, f"{where}.data_url", message, allowed=f"{wanted.width}x{wanted.height}")
     reference = image_reference(sha256)
     expected: dict[str, Any] = {
         "ref": reference,
@@ -243,11 +245,11 @@ def _check_row(line: bytes, number: int, name: str, reference: str, rules: _RowR
     try:
         row = parse_json(line)
     except ValueError as error:
-        findings.add("INVALID_JSON" if line.endswith(b"\n") else "TRUNCATED", where, f"it is not a row: {error}")
+        findings.add(Code.INVALID_JSON if line.endswith(b"\n") else Code.TRUNCATED, where, f"it {error}")
         return
     question = row.get("question") if isinstance(row, dict) else None
     if not isinstance(question, str):
-        findings.add("WRONG_TYPE", where, "it has no question", allowed="an object with its text under question")
+        findings.add(Code.WRONG_TYPE, where, "it has no question", allowed="an object with its text under question")
         return
     expected = image_row(
         number - 1,
@@ -262,4 +264,4 @@ def _check_row(line: bytes, number: int, name: str, reference: str, rules: _RowR
     if row != expected or list(row) != list(expected):
         compare_exactly(expected, row, where, findings)
     else:
-        findings.add("LAYOUT_EDITED", where, "its values are intact, but its bytes are not what was written")
+        findings.add(Code.LAYOUT_EDITED, where, "its values are intact, but its bytes are not what was written")

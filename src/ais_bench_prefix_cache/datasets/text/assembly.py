@@ -26,7 +26,7 @@ from ais_bench_prefix_cache.datasets.text.seeds import check_short_texts, choose
 from ais_bench_prefix_cache.exact_text.lexicon import Lexicon
 from ais_bench_prefix_cache.exact_text.row_text import RowReader
 from ais_bench_prefix_cache.exact_text.token_digests import token_ids_sha256
-from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.names import group_name
 from ais_bench_prefix_cache.foundation.random_streams import derive_seed
 
 if TYPE_CHECKING:

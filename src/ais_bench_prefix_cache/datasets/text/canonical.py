@@ -14,8 +14,9 @@ import numpy as np
 from ais_bench_prefix_cache.datasets.text.prompt_set import CanonicalPrefix
 from ais_bench_prefix_cache.exact_text.row_text import Unfillable
 from ais_bench_prefix_cache.exact_text.token_digests import token_ids_sha256
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
-from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.names import group_name
 from ais_bench_prefix_cache.foundation.random_streams import derive_seed
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def forbid_canonical_blocks(
             codes.forbid(block)
     if codes.free < needed:
         raise GenerationError.of(
-            "SEEDS_EXHAUSTED",
+            Code.SEEDS_EXHAUSTED,
             "scenario: tokenizer.block_size",
             f"{needed} seeds must differ in their first block of {block_size} token(s), but corpus and vocabulary "
             f"give only {codes.free} that no canonical prefix uses",

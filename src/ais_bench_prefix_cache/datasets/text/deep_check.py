@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ais_bench_prefix_cache.datasets.format.findings import Findings
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.text.rows import read_full_rows
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.findings import Findings
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
 
 if TYPE_CHECKING:
@@ -111,12 +112,12 @@ class _DeepCheck:
             different = np.flatnonzero(known[:common] != shared[:common])
             if different.size:
                 message = f"its token {int(different[0])} is not that of the canonical prefix of {group}"
-                self._findings.add("PREFIX_DIFFERS", where, message)
+                self._findings.add(Code.PREFIX_DIFFERS, where, message)
 
     def _compare(self, where: str, key: str, claimed: object, found: object) -> None:
         if claimed != found:
             message = f"the file says {claimed}, but encoding and replaying the prompts gives {found}"
-            self._findings.add("DEEP_CHECK", f"{where}: {key}", message)
+            self._findings.add(Code.DEEP_CHECK, f"{where}: {key}", message)
 
 
 def _encoded(

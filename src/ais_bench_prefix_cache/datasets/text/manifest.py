@@ -20,8 +20,9 @@ from ais_bench_prefix_cache.datasets.text.theory import (
     prefix_cache_section,
     warmup_section,
 )
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
-from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.names import group_name
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def identity_problems(path: Path, document: Mapping[str, Any]) -> list[Problem]:
     if version != SCHEMA_VERSION:
         return [
             Problem(
-                "SCHEMA_VERSION",
+                Code.SCHEMA_VERSION,
                 f"{path}: schema_version",
                 f"the manifest has schema version {version!r}",
                 allowed=repr(SCHEMA_VERSION),
@@ -238,14 +239,16 @@ def identity_problems(path: Path, document: Mapping[str, Any]) -> list[Problem]:
         ]
     status = document.get("status")
     if status not in ("inspected", "prepared"):
-        return [Problem("STATUS", f"{path}: status", f"{status!r} is no status", allowed="'inspected' or 'prepared'")]
+        return [
+            Problem(Code.STATUS, f"{path}: status", f"{status!r} is no status", allowed="'inspected' or 'prepared'")
+        ]
     problems = [
-        Problem("WRONG_TYPE", f"{path}: {key}", f"{document.get(key)!r} is not a string")
+        Problem(Code.WRONG_TYPE, f"{path}: {key}", f"{document.get(key)!r} is not a string")
         for key in ("run_id", "scenario_path", "scenario_sha256")
         if not isinstance(document.get(key), str)
     ]
     if not isinstance(document.get("effective_config"), dict):
-        problems.append(Problem("WRONG_TYPE", f"{path}: effective_config", "it is not an object"))
+        problems.append(Problem(Code.WRONG_TYPE, f"{path}: effective_config", "it is not an object"))
     return problems
 
 

@@ -13,8 +13,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
-from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256, parse_json
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
+from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256
 from ais_bench_prefix_cache.datasets.text.rows import (
     ANSWER,
     COLLISION_STATUS,
@@ -24,6 +23,9 @@ from ais_bench_prefix_cache.datasets.text.rows import (
     request_row,
 )
 from ais_bench_prefix_cache.datasets.text.theory import GroupTheory, Share, Theory, rate
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
+from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -158,7 +160,7 @@ def check_rows(
             _explain_request(request_line, {}, number, names, rules, findings)
     surplus = sum(1 for _ in requests)
     if surplus:
-        findings.add("ROW_COUNT", names[1], f"it has {surplus} rows more than {names[0]} ({number})")
+        findings.add(Code.ROW_COUNT, names[1], f"it has {surplus} rows more than {names[0]} ({number})")
     return replay.finish(), number
 
 
@@ -317,7 +319,7 @@ class _Replay:
             repeated = len(digests) - len(set(digests))
             if repeated:
                 self._findings.add(
-                    "NOT_UNIQUE",
+                    Code.NOT_UNIQUE,
                     self._name,
                     f"{repeated} rows repeat the {key} of another row",
                     allowed="all different",
@@ -338,7 +340,7 @@ class _Replay:
         if abs(actual * denominator - wanted) <= abs(nearest * denominator - wanted):
             return actual
         self._findings.add(
-            "TARGET_MISSED",
+            Code.TARGET_MISSED,
             self._name,
             f"the rows hit {actual} tokens, but {nearest} can be reached and are nearer to the requested rate "
             f"{theory.requested_target_hit_rate}",
@@ -347,7 +349,7 @@ class _Replay:
 
     def _say(self, number: int, key: str, claimed: object, expected: object) -> None:
         self._findings.add(
-            "WRONG_VALUE", f"{self._name} line {number}: {key}", f"it says {shown(claimed)}", allowed=str(expected)
+            Code.WRONG_VALUE, f"{self._name} line {number}: {key}", f"it says {shown(claimed)}", allowed=str(expected)
         )
 
 
@@ -447,7 +449,7 @@ def _parse_row(line: bytes, where: str, findings: Findings) -> dict[str, Any] | 
     if wrong:
         return None
     if not _same_layout(row, line):
-        findings.add("LAYOUT_EDITED", where, "its values are sound, but its bytes are not what was written")
+        findings.add(Code.LAYOUT_EDITED, where, "its values are sound, but its bytes are not what was written")
     return row
 
 
@@ -457,7 +459,7 @@ def _explain_request(
     """Say how a row of ``requests.jsonl`` differs from the one that its row of ``full.jsonl`` asks for."""
     where = f"{names[1]} line {number}"
     if not line:
-        findings.add("ROW_COUNT", where, f"it ends here, but {names[0]} goes on")
+        findings.add(Code.ROW_COUNT, where, f"it ends here, but {names[0]} goes on")
         return
     row = _json_object(line, where, findings)
     if row is None:
@@ -468,21 +470,21 @@ def _explain_request(
     different = [key for key in keys if row[key] != expected[key] or type(row[key]) is not type(expected[key])]
     for key in different:
         message = f"it is not that of {names[0]} line {number}: {shown(row[key])}"
-        findings.add("CORRESPONDENCE", f"{where}: {key}", message)
+        findings.add(Code.CORRESPONDENCE, f"{where}: {key}", message)
     if not different and not _same_layout(row, line):
-        findings.add("LAYOUT_EDITED", where, "its values are sound, but its bytes are not what was written")
+        findings.add(Code.LAYOUT_EDITED, where, "its values are sound, but its bytes are not what was written")
 
 
 def _json_object(line: bytes, where: str, findings: Findings) -> dict[str, Any] | None:
     if not line.endswith(b"\n"):
-        findings.add("TRUNCATED", where, "the last line has no end: the file was cut off or added to")
+        findings.add(Code.TRUNCATED, where, "the last line has no end: the file was cut off or added to")
     try:
         row = parse_json(line)
     except ValueError as error:
-        findings.add("INVALID_JSON", where, f"it is not valid JSON: {error}")
+        findings.add(Code.INVALID_JSON, where, f"it {error}")
         return None
     if not isinstance(row, dict):
-        findings.add("INVALID_JSON", where, "it is not a JSON object")
+        findings.add(Code.INVALID_JSON, where, "it is not a JSON object")
         return None
     return row
 
@@ -493,11 +495,13 @@ def _key_problems(row: Mapping[str, Any], keys: tuple[str, ...], where: str, fin
     missing = [key for key in keys if key not in row]
     unknown = [key for key in row if key not in keys]
     if missing:
-        findings.add("MISSING_KEY", where, f"it lacks {', '.join(missing)}")
+        findings.add(Code.MISSING_KEY, where, f"it lacks {', '.join(missing)}")
     if unknown:
-        findings.add("UNKNOWN_KEY", where, f"it has unknown keys: {shown(', '.join(unknown))}", allowed=", ".join(keys))
+        findings.add(
+            Code.UNKNOWN_KEY, where, f"it has unknown keys: {shown(', '.join(unknown))}", allowed=", ".join(keys)
+        )
     if not missing and not unknown:
-        findings.add("KEY_ORDER", where, "its keys are not in their order", allowed=", ".join(keys))
+        findings.add(Code.KEY_ORDER, where, "its keys are not in their order", allowed=", ".join(keys))
     return bool(missing or unknown)
 
 
@@ -510,7 +514,7 @@ def _same_layout(row: Mapping[str, Any], line: bytes) -> bool:
 
 
 def _wrong_type(findings: Findings, where: str, key: str, value: object, allowed: str) -> bool:
-    findings.add("WRONG_TYPE", f"{where}: {key}", f"it says {shown(value)}", allowed=allowed)
+    findings.add(Code.WRONG_TYPE, f"{where}: {key}", f"it says {shown(value)}", allowed=allowed)
     return True
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ais_bench_prefix_cache.exact_text.corpus import select_rows
 from ais_bench_prefix_cache.exact_text.row_text import RowReader
-from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.names import group_name
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.corpus import Corpus

@@ -10,9 +10,10 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ais_bench_prefix_cache.datasets.format.documents import parse_json
-from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
-from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.names import NO_RANK, group_name
+from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -56,14 +57,12 @@ FULL_KEYS = (
 
 
 def request_id(sequence_index: int) -> str:
-    """``request-00000000`` …"""
+    """The id by which a request is known everywhere, as ``request-00000000``."""
     return f"request-{sequence_index:08d}"
 
 
 def full_rows(plan: Plan, prompts: PromptSet) -> Iterator[dict[str, Any]]:
     """The rows of ``full.jsonl`` in send order."""
-    from ais_bench_prefix_cache.planning.plan import NO_LANE
-
     prefixes: dict[int, CanonicalPrefix] = {prefix.group: prefix for prefix in prompts.canonical_prefixes}
     seed_tokens = plan.seed_tokens
     columns = zip(
@@ -88,8 +87,8 @@ def full_rows(plan: Plan, prompts: PromptSet) -> Iterator[dict[str, Any]]:
             "sequence_index": index,
             "group_id": group_name(group),
             "occurrence_index_within_group": occurrence,
-            "dp_rank": None if dp_rank == NO_LANE else dp_rank,
-            "lane_sequence": None if lane == NO_LANE else lane,
+            "dp_rank": None if dp_rank == NO_RANK else dp_rank,
+            "lane_sequence": None if lane == NO_RANK else lane,
             "target_input_tokens": inputs,
             "actual_input_tokens": prompt.actual_input_tokens,
             "max_tokens": max_tokens,
@@ -144,7 +143,5 @@ def read_full_rows(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = parse_json(line)
             except ValueError as error:
-                raise ArtifactError(
-                    Problem("INVALID_ROW", f"{path} line {number}", f"it is not JSON: {error}")
-                ) from None
+                raise ArtifactError.of(Code.INVALID_JSON, f"{path} line {number}", f"it {error}") from None
             yield row

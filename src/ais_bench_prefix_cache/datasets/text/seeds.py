@@ -13,6 +13,7 @@ import numpy as np
 
 from ais_bench_prefix_cache.exact_text.seed_codes import SeedCodes, find_alphabets
 from ais_bench_prefix_cache.exact_text.words import MAX_VOCABULARY_WORDS
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def word_tokens(plan: Plan, lexicon: Lexicon) -> WordTokens:
     before, after = lexicon.before, lexicon.after
     if plan.block_size <= before:
         raise GenerationError.of(
-            "BLOCK_SIZE_TOO_SMALL",
+            Code.BLOCK_SIZE_TOO_SMALL,
             "scenario: tokenizer.block_size",
             f"the tokenizer puts {before} special token(s) before every prompt, so with blocks of {plan.block_size} "
             "the first block of all prompts is the same and every request hits it",
@@ -55,7 +56,7 @@ def word_tokens(plan: Plan, lexicon: Lexicon) -> WordTokens:
     if natural.size and int(natural.min()) < 0:
         index = int(natural.argmin())
         raise GenerationError.of(
-            "PLAN_TOO_SHORT",
+            Code.PLAN_TOO_SHORT,
             f"request {index}",
             f"{int(plan.input_tokens[index])} tokens do not hold {int(plan.shared_prefix_tokens[index])} shared "
             f"and {plan.seed_tokens} seed tokens",
@@ -105,7 +106,7 @@ def choose_codes(lexicon: Lexicon, plan: Plan, words: WordTokens, random_seed: i
                 return codes
     if best is None:
         raise GenerationError.of(
-            "SEED_TOO_SHORT",
+            Code.SEED_TOO_SHORT,
             "scenario: prefix_cache.seed_blocks",
             f"a seed of {plan.seed_tokens} tokens in blocks of {block} has no room for a word that tells requests "
             f"apart, with {lexicon.before} special token(s) before and {lexicon.after} after every prompt",

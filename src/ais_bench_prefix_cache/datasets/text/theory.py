@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.names import PASS, group_name, verdict
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
     from ais_bench_prefix_cache.planning.plan import Plan
 
-PASS = "PASS"
-PASS_WITH_WARNING = "PASS_WITH_WARNING"
 BINS = 10
 
 
@@ -201,7 +200,7 @@ def prefix_cache_section(theory: Theory, trajectory: Mapping[str, Any], target_w
         "minimum_non_shared_length": theory.minimum_non_shared_tokens,
         "adjusted": theory.effective_target_hit_rate != theory.requested_target_hit_rate,
         "reason": _adjustment_reason(theory),
-        "validation_status": PASS_WITH_WARNING if warnings else PASS,
+        "validation_status": verdict(warnings),
         "target_signed_difference_pp": signed,
         "target_absolute_difference_pp": abs(signed),
         "trajectory": dict(trajectory),
@@ -230,7 +229,7 @@ def analysis_document(
         "target_absolute_difference_pp": abs(signed),
         "validation": {
             "target_reachable": theory.target_reachable,
-            "status": PASS_WITH_WARNING if warnings else PASS,
+            "status": verdict(warnings),
             "warning_only": True,
             "affects_exit_code": False,
         },
@@ -257,7 +256,7 @@ def target_warnings(theory: Theory, trajectory: Mapping[str, Any], target_warnin
     if not theory.target_reachable:
         warnings.append(
             {
-                "code": "TARGET_UNREACHABLE",
+                "code": Code.TARGET_UNREACHABLE.value,
                 "message": f"the requested hit rate {requested:.4f} lies outside of what these lengths, groups and "
                 f"order can reach: {theory.reachable_min:.4f} to {theory.reachable_max:.4f}",
                 "requested_target_hit_rate": requested,
@@ -269,7 +268,7 @@ def target_warnings(theory: Theory, trajectory: Mapping[str, Any], target_warnin
     if difference > target_warning_pp:
         warnings.append(
             {
-                "code": "TARGET_DEVIATION",
+                "code": Code.TARGET_DEVIATION.value,
                 "message": f"the theoretical hit rate {theory.theoretical_hit_rate:.4f} is {difference:.2f} percentage "
                 f"points away from the requested {requested:.4f} (warning above {target_warning_pp:g})",
                 "requested_target_hit_rate": requested,
@@ -281,7 +280,7 @@ def target_warnings(theory: Theory, trajectory: Mapping[str, Any], target_warnin
     if trajectory["status"] != PASS:
         warnings.append(
             {
-                "code": "TRAJECTORY_BEST_EFFORT",
+                "code": Code.TRAJECTORY_BEST_EFFORT.value,
                 "message": "the total of hits is exact, but on the way there the cumulative hit rate may fall back or "
                 "overshoot (manifest: prefix_cache.trajectory)",
                 "issue_count": trajectory["issue_count"],

@@ -26,7 +26,6 @@ from ais_bench_prefix_cache.datasets.format.document_checks import (
 )
 from ais_bench_prefix_cache.datasets.format.documents import digest_problems, is_count, is_sha256
 from ais_bench_prefix_cache.datasets.format.file_hashes import READ_BYTES, FileHashes
-from ais_bench_prefix_cache.datasets.format.findings import Findings
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.text import manifest as manifest_format
@@ -38,7 +37,9 @@ from ais_bench_prefix_cache.datasets.text.theory import (
     prefix_cache_section,
     warmup_section,
 )
-from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.findings import Findings
+from ais_bench_prefix_cache.foundation.names import BEST_EFFORT, PASS, group_name
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _canonical_prefixes(
     groups = manifest.get("groups")
     if not isinstance(groups, dict) or len(groups) != count or list(groups) != [group_name(n) for n in range(count)]:
         findings.add(
-            "WRONG_VALUE", where, "it does not hold the configured groups", allowed=f"group-0 … group-{count - 1}"
+            Code.WRONG_VALUE, where, "it does not hold the configured groups", allowed=f"group-0 … group-{count - 1}"
         )
         return None
     prefixes = []
@@ -114,7 +115,7 @@ def _canonical_prefixes(
         digest, tokens = section.get("canonical_prefix_sha256"), section.get("canonical_prefix_tokens")
         indices, hashes = section.get("gsm_indices"), section.get("gsm_question_sha256")
         if not is_sha256(digest) or not is_count(tokens):
-            findings.add("WRONG_TYPE", f"{where}.{name}", "its canonical prefix has no digest or no length")
+            findings.add(Code.WRONG_TYPE, f"{where}.{name}", "its canonical prefix has no digest or no length")
             return None
         if (
             not isinstance(indices, list)
@@ -124,7 +125,7 @@ def _canonical_prefixes(
             or len(indices) != len(hashes)
         ):
             findings.add(
-                "WRONG_TYPE", f"{where}.{name}", "gsm_indices and gsm_question_sha256 are not lists that match"
+                Code.WRONG_TYPE, f"{where}.{name}", "gsm_indices and gsm_question_sha256 are not lists that match"
             )
             return None
         prefixes.append((digest, tokens))
@@ -150,7 +151,7 @@ def _check_claims(
         return
     trajectory = _trajectory(manifest)
     if trajectory is None:
-        findings.add("WRONG_TYPE", f"{where}: prefix_cache.trajectory", "it is not a trajectory")
+        findings.add(Code.WRONG_TYPE, f"{where}: prefix_cache.trajectory", "it is not a trajectory")
         return
     expected: dict[str, Any] = {
         "requests": manifest_format.requests_section(theory),
@@ -162,7 +163,7 @@ def _check_claims(
     warmup_prompts = _warmup_prompts(manifest, rules) if rules.mode == "warmup" else []
     if warmup_prompts is None:
         findings.add(
-            "WRONG_VALUE",
+            Code.WRONG_VALUE,
             f"{where}: warmup.plan",
             "it does not hold one prompt for each rank and group with a shared prefix",
         )
@@ -177,7 +178,7 @@ def _trajectory(manifest: Mapping[str, Any]) -> Mapping[str, Any] | None:
     trajectory = section.get("trajectory") if isinstance(section, dict) else None
     if (
         not isinstance(trajectory, dict)
-        or trajectory.get("status") not in ("PASS", "BEST_EFFORT")
+        or trajectory.get("status") not in (PASS, BEST_EFFORT)
         or not is_count(trajectory.get("issue_count"))
     ):
         return None

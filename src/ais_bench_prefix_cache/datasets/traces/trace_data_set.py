@@ -30,7 +30,6 @@ from ais_bench_prefix_cache.datasets.format.documents import (
     sealed,
 )
 from ais_bench_prefix_cache.datasets.format.file_hashes import FileHashes
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
@@ -44,7 +43,9 @@ from ais_bench_prefix_cache.datasets.text.manifest import (
 )
 from ais_bench_prefix_cache.datasets.text.rows import read_full_rows, render_row, request_id, request_row
 from ais_bench_prefix_cache.datasets.text.theory import length_summary, rate
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.kvcache.block_hash import block_hashes
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceRequest
 
@@ -257,16 +258,16 @@ def _row_rules(manifest: Mapping[str, Any], where: str, findings: Findings) -> _
         config.text(path)
     section = manifest.get("trace")
     if not isinstance(section, dict) or tuple(section) != TRACE_KEYS:
-        findings.add("MISSING_KEY", f"{where}: trace", "it does not have its keys", allowed=", ".join(TRACE_KEYS))
+        findings.add(Code.MISSING_KEY, f"{where}: trace", "it does not have its keys", allowed=", ".join(TRACE_KEYS))
         return None
     trace = ConfigReader(section, f"{where}: trace", findings)
     trace.text("path")
     if not is_sha256(section["sha256"]):
-        findings.add("WRONG_TYPE", f"{where}: trace.sha256", "it is not a SHA-256 in hexadecimal digits")
+        findings.add(Code.WRONG_TYPE, f"{where}: trace.sha256", "it is not a SHA-256 in hexadecimal digits")
     trace_block_size = trace.count("block_size", 1)
     if config.sound and trace.sound and trace_block_size % block_size:
         allowed = f"a multiple of {block_size}"
-        findings.add("WRONG_VALUE", f"{where}: trace.block_size", f"it says {trace_block_size}", allowed=allowed)
+        findings.add(Code.WRONG_VALUE, f"{where}: trace.block_size", f"it says {trace_block_size}", allowed=allowed)
     return _RowRules(ranks, output_key) if config.sound and trace.sound else None
 
 
@@ -282,18 +283,18 @@ def _check_rows(paths: RunPaths, rules: _RowRules, findings: Findings) -> tuple[
                 count += 1
                 problems = list(_row_problems(row, index, rules))
                 for problem in problems:
-                    findings.add("WRONG_ROW", where, problem)
+                    findings.add(Code.WRONG_ROW, where, problem)
                 if problems:
                     usable = False
                     next(requests, None)
                     continue
                 if next(requests, None) != render_row(request_row(row, rules.output_key)):
                     findings.add(
-                        "ROWS_DIFFER", f"{paths.requests.name} line {index + 1}", f"it does not belong to {where}"
+                        Code.CORRESPONDENCE, f"{paths.requests.name} line {index + 1}", f"it does not belong to {where}"
                     )
                 sums.add(row)
             if next(requests, None) is not None:
-                findings.add("ROWS_DIFFER", str(paths.requests), f"it has more rows than {paths.full.name}")
+                findings.add(Code.CORRESPONDENCE, str(paths.requests), f"it has more rows than {paths.full.name}")
     except FileNotFoundError:
         return None, None  # The check of the files' digests names the file.
     except ArtifactError as error:
@@ -347,19 +348,21 @@ def check_trace_deeply(data_set: VerifiedDataSet, tokenizer: PromptTokenizer) ->
         tokens = row["actual_input_tokens"]
         if len(ids) != tokens:
             findings.add(
-                "DEEP_CHECK", f"{where}: actual_input_tokens", f"the file says {tokens}, but the prompt has {len(ids)}"
+                Code.DEEP_CHECK,
+                f"{where}: actual_input_tokens",
+                f"the file says {tokens}, but the prompt has {len(ids)}",
             )
         hits = by_tokens.send(TraceRequest(block_hashes(ids, block_size), len(ids))).hit_tokens
         if hits != row["theoretical_hit_tokens"]:
             claimed = row["theoretical_hit_tokens"]
             message = f"the file says {claimed}, but encoding and replaying the prompts gives {hits}"
-            findings.add("DEEP_CHECK", f"{where}: theoretical_hit_tokens", message)
+            findings.add(Code.DEEP_CHECK, f"{where}: theoretical_hit_tokens", message)
         whole = row["trace_hash_ids"][: tokens // trace_block_size]
         shared = by_names.send(TraceRequest(block_hashes(whole, 1), tokens)).hit_tokens
         # An unfinished last block may be shared, too, and the last token, computed anyway, costs the trace's replay a
         # larger block: at most one of both.
         if not shared <= hits < shared + trace_block_size:
-            findings.add("SHARING_DIFFERS", where, f"its prompt hits {hits} tokens, the trace's own blocks {shared}")
+            findings.add(Code.SHARING_DIFFERS, where, f"its prompt hits {hits} tokens, the trace's own blocks {shared}")
     findings.raise_if_any()
     hits = sum(totals.hits for totals in by_tokens.totals)
     queries = sum(totals.queries for totals in by_tokens.totals)

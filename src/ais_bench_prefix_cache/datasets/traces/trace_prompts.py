@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ais_bench_prefix_cache.exact_text.lexicon import Lexicon
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.kvcache.block_hash import ROOT_HASH, BlockHash, block_hashes
 
@@ -65,7 +66,7 @@ class TracePrompts:
     ) -> None:
         if trace_block_size % block_size:
             raise GenerationError.of(
-                "TRACE_BLOCK_SIZE",
+                Code.TRACE_BLOCK_SIZE,
                 "scenario: tokenizer.block_size",
                 f"blocks of {block_size} tokens do not divide the trace's blocks of {trace_block_size}",
                 allowed=f"a divisor of {trace_block_size}",
@@ -88,7 +89,7 @@ class TracePrompts:
         room = block_size - len(self._first_ids) - len(tokenizer.suffix_ids)
         if self._code_length > room:
             raise GenerationError.of(
-                "CODE_TOO_LONG",
+                Code.CODE_TOO_LONG,
                 "scenario: tokenizer.block_size",
                 f"a code that tells blocks apart needs {self._code_length} tokens, but the first block has {room}",
                 hint="Use a larger block size, or a tokenizer with more words of one token.",
@@ -108,7 +109,7 @@ class TracePrompts:
         least = len(self._first_ids) + len(closing)
         if prompt_tokens < least:
             raise GenerationError.of(
-                "PROMPT_TOO_SHORT",
+                Code.PROMPT_TOO_SHORT,
                 f"trace line {line}",
                 f"{prompt_tokens} tokens cannot hold the special tokens and a word",
                 allowed=f"at least {least}",
@@ -167,7 +168,7 @@ class TracePrompts:
             if known != words:
                 ended, longer = (line, other) if words < known else (other, line)
                 raise GenerationError.of(
-                    "TRACE_NOT_EXACT",
+                    Code.TRACE_NOT_EXACT,
                     f"trace line {longer}",
                     f"it continues the block in which line {ended} ends, but there the tokenizer adds tokens at the "
                     "end of the prompt, so the two cannot share it",
@@ -205,7 +206,7 @@ class TracePrompts:
         bits = min(len(single), ENOUGH_CODE_WORDS).bit_length() - 1
         if bits < 1:
             raise GenerationError.of(
-                "NO_CODE_WORDS", "scenario: tokenizer.path", "the vocabulary has no words of one token after a space"
+                Code.NO_CODE_WORDS, "scenario: tokenizer.path", "the vocabulary has no words of one token after a space"
             )
         chosen = [single[token] for token in sorted(single)][: 1 << bits]
         self._code_words = [table.texts[number] for number in chosen]
