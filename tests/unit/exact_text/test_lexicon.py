@@ -7,6 +7,7 @@ from tests.doubles.tokenizer_families import ENGLISH
 
 from ais_bench_prefix_cache.exact_text.exact_rows import MAX_ATTEMPTS
 from ais_bench_prefix_cache.exact_text.lexicon import made_exact
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 
 from .conftest import OpenLexicon
@@ -34,7 +35,7 @@ def test_refusals_name_what_and_where(open_lexicon: OpenLexicon) -> None:
 
 
 def refusal(problem: str) -> GenerationError:
-    return GenerationError.of("PROMPTS_NOT_EXACT", "here", problem)
+    return GenerationError.of(Code.PROMPTS_NOT_EXACT, "here", problem)
 
 
 def test_drafts_are_written_until_one_has_no_problem() -> None:
