@@ -16,10 +16,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.doubles.plans import make_plan
 from tests.doubles.tokenizer_families import CHINESE, CORPORA, ENGLISH, FAMILIES, TRAINING
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -28,7 +28,7 @@ from ais_bench_prefix_cache.datasets.text.prompt_set import PromptSet
 from ais_bench_prefix_cache.exact_text.corpus import Corpus, load_corpus
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.foundation.errors import GenerationError
-from ais_bench_prefix_cache.planning.plan import Plan, Reachability, Trajectory
+from ais_bench_prefix_cache.planning.plan import Plan
 from ais_bench_prefix_cache.scenario.model import CorpusSelection, TokenizerConfig
 
 # ---- a plan by hand, and the judge -----------------------------------------------------------------------------------
@@ -40,45 +40,6 @@ def scenario(random_seed: int = 42, selection: CorpusSelection | None = None) ->
         run=SimpleNamespace(random_seed=random_seed),
         corpus=SimpleNamespace(selection=selection or CorpusSelection("random")),
         prefix_cache=SimpleNamespace(groups=SimpleNamespace(overrides={})),
-    )
-
-
-def plan_of(
-    requests: Sequence[tuple[int, int, int]], *, block: int, seed_blocks: int = 1, mode: str = "warmup"
-) -> Plan:
-    """A plan from ``(group, input tokens, shared blocks)`` of each request."""
-    count, groups = len(requests), max(group for group, _, _ in requests) + 1
-    shared = np.array([blocks * block for _, _, blocks in requests], dtype=np.int64)
-    group = np.array([group for group, _, _ in requests], dtype=np.int32)
-    lengths = np.array([tokens for _, tokens, _ in requests], dtype=np.int64)
-    canonical = np.array([shared[group == g].max(initial=0) for g in range(groups)], dtype=np.int64)
-    zero = np.zeros(count, dtype=np.int64)
-    reach = Reachability(int(lengths.sum()), 0, int(shared.sum()))
-    return Plan(
-        mode=mode,  # type: ignore[arg-type]
-        block_size=block,
-        seed_tokens=seed_blocks * block,
-        minimum_non_shared_tokens=seed_blocks * block,
-        dp_size=1,
-        group_count=groups,
-        generation_index=np.arange(count, dtype=np.int64),
-        group=group,
-        occurrence_in_group=zero,
-        dp_rank=zero.astype(np.int32),
-        lane_sequence=zero,
-        input_tokens=lengths,
-        max_tokens=zero + 8,
-        shared_prefix_tokens=shared,
-        hit_tokens=shared,
-        watermark_before=shared,
-        watermark_after=shared,
-        canonical_prefix_tokens=canonical,
-        max_shared_prefix_tokens=canonical,
-        requested_target_hit_rate=0.5,
-        effective_hit_tokens=int(shared.sum()),
-        reachability=reach,
-        group_reachability=(reach,) * groups,
-        trajectory=Trajectory("warmup", "PASS"),
     )
 
 
@@ -182,7 +143,7 @@ def test_every_family_is_exact_on_every_corpus(
 ) -> None:
     tokenizer, raw = load(tokenizer_dir(family))
     corpus = corpus_at(tmp_path / "corpus.jsonl", CORPORA[corpus_name])
-    plan = plan_of(requests_around_edges(16), block=16)
+    plan = make_plan(requests_around_edges(16), block=16)
     proof = build_prompt_set(scenario(), plan, tokenizer, corpus)
     texts = judge(proof, plan, raw, corpus)
     full = build_prompt_set(scenario(), plan, tokenizer, corpus, verify="full")
@@ -196,7 +157,7 @@ def test_tokens_across_spaces_are_exact_where_the_corpus_allows(
 ) -> None:
     tokenizer, raw = load(tokenizer_dir("byte-level across spaces"))
     corpus = corpus_at(tmp_path / "corpus.jsonl", CORPORA[corpus_name])
-    plan = plan_of(requests_around_edges(16), block=16)
+    plan = make_plan(requests_around_edges(16), block=16)
     judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 
@@ -206,7 +167,7 @@ def test_tokens_across_spaces_are_refused_before_the_first_prompt_where_they_hol
     tokenizer, _ = load(tokenizer_dir("byte-level across spaces"))
     corpus = corpus_at(tmp_path / "corpus.jsonl", ENGLISH)
     with pytest.raises(GenerationError) as caught:
-        build_prompt_set(scenario(), plan_of(requests_around_edges(16), block=16), tokenizer, corpus)
+        build_prompt_set(scenario(), make_plan(requests_around_edges(16), block=16), tokenizer, corpus)
     (problem,) = caught.value.problems
     assert (problem.code, problem.where) == ("PROMPTS_NOT_EXACT", "scenario: tokenizer.path")
     assert "tokens of the vocabulary hold a space after another character, such as '" in problem.message
@@ -218,7 +179,7 @@ def test_real_tokenizers_are_exact(fixture: str, block: int, request: pytest.Fix
     tokenizer, raw = load(request.getfixturevalue(fixture))
     for name in ("chinese", "one letter", "long word", "mixed"):
         corpus = corpus_at(tmp_path / f"{name}.jsonl", CORPORA[name])
-        plan = plan_of(requests_around_edges(block, 2), block=block, seed_blocks=2)
+        plan = make_plan(requests_around_edges(block, 2), block=block, seed_blocks=2)
         prompts = build_prompt_set(scenario(), plan, tokenizer, corpus)
         texts = judge(prompts, plan, raw, corpus)
         assert [p.text for p in build_prompt_set(scenario(), plan, tokenizer, corpus, verify="full")] == texts
@@ -227,7 +188,7 @@ def test_real_tokenizers_are_exact(fixture: str, block: int, request: pytest.Fix
 def test_gsm8k_prompts_are_exact_and_another_seed_gives_others(qwen3_tokenizer_dir: Path, gsm8k_path: Path) -> None:
     tokenizer, raw = load(qwen3_tokenizer_dir)
     corpus = load_corpus(gsm8k_path, "question")
-    plan = plan_of([(n % 4, 300 + 7 * n, n % 17) for n in range(60)], block=16)
+    plan = make_plan([(n % 4, 300 + 7 * n, n % 17) for n in range(60)], block=16)
     texts = judge(build_prompt_set(scenario(1), plan, tokenizer, corpus), plan, raw, corpus)
     assert texts == [p.text for p in build_prompt_set(scenario(1), plan, tokenizer, corpus)]
     assert not set(texts) & {p.text for p in build_prompt_set(scenario(2), plan, tokenizer, corpus)}
@@ -236,14 +197,14 @@ def test_gsm8k_prompts_are_exact_and_another_seed_gives_others(qwen3_tokenizer_d
 def test_iterating_twice_gives_the_same_prompts(tokenizer_dir: Callable[[str], Path], tmp_path: Path) -> None:
     tokenizer, _ = load(tokenizer_dir("unigram without split"))
     corpus = corpus_at(tmp_path / "corpus.jsonl", CORPORA["mixed"])
-    prompts = build_prompt_set(scenario(), plan_of(requests_around_edges(16), block=16), tokenizer, corpus)
+    prompts = build_prompt_set(scenario(), make_plan(requests_around_edges(16), block=16), tokenizer, corpus)
     assert list(prompts) == list(prompts)
 
 
 def test_cold_mode_has_no_warmup_prompts(tokenizer_dir: Callable[[str], Path], tmp_path: Path) -> None:
     tokenizer, raw = load(tokenizer_dir("llama2"))
     corpus = corpus_at(tmp_path / "corpus.jsonl", ENGLISH)
-    plan = plan_of(requests_around_edges(16), block=16, mode="cold")
+    plan = make_plan(requests_around_edges(16), block=16, mode="cold")
     judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 
@@ -264,7 +225,7 @@ def test_any_lengths_are_exact(
     rows = data.draw(st.sampled_from(sorted(CORPORA)), label="corpus")
     tokenizer, raw = load(tokenizer_dir(family))
     corpus = corpus_at(tmp_path_factory.mktemp("corpus") / "corpus.jsonl", CORPORA[rows])
-    plan = plan_of(requests, block=block, seed_blocks=seed_blocks)
+    plan = make_plan(requests, block=block, seed_blocks=seed_blocks)
     judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 
@@ -276,7 +237,7 @@ def test_any_text_is_exact_or_refused(
     for family in ("qwen", "byte-level, nfkc, lowercase", "gemma", "wordpiece", "unigram nfkc"):
         tokenizer, raw = load(tokenizer_dir(family))
         corpus = corpus_at(tmp_path_factory.mktemp("corpus") / "corpus.jsonl", rows)
-        plan = plan_of([(0, 70, 2), (1, 53, 0), (1, 81, 3), (0, 49, 1)], block=16)
+        plan = make_plan([(0, 70, 2), (1, 53, 0), (1, 81, 3), (0, 49, 1)], block=16)
         try:
             prompts = build_prompt_set(scenario(), plan, tokenizer, corpus)
         except GenerationError as error:
@@ -292,14 +253,14 @@ def refusal(
     tokenizer: PromptTokenizer, corpus: Corpus, requests: Sequence[tuple[int, int, int]], block: int
 ) -> tuple[str, str]:
     with pytest.raises(GenerationError) as caught:
-        list(build_prompt_set(scenario(), plan_of(requests, block=block), tokenizer, corpus))
+        list(build_prompt_set(scenario(), make_plan(requests, block=block), tokenizer, corpus))
     return caught.value.problems[0].code, str(caught.value)
 
 
 def test_blocks_of_one_token_are_exact_without_bos(qwen3_tokenizer_dir: Path, tmp_path: Path) -> None:
     tokenizer, raw = load(qwen3_tokenizer_dir)
     corpus = corpus_at(tmp_path / "corpus.jsonl", ENGLISH)
-    plan = plan_of([(n % 2, 20 + n % 5, n % 15) for n in range(200)], block=1)
+    plan = make_plan([(n % 2, 20 + n % 5, n % 15) for n in range(200)], block=1)
     judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 
@@ -321,7 +282,7 @@ def test_more_seeds_than_words_are_refused(tokenizer_dir: Callable[[str], Path],
     assert "2001 seeds must differ in their first block of 1 token(s), but corpus and vocabulary give only" in message
     # What is left is used to the last: as many seeds as the message offers can be made.
     free = int(message.split("give only ")[1].split()[0])
-    plan = plan_of([(0, 20, 3)] * (free - 1), block=1)
+    plan = make_plan([(0, 20, 3)] * (free - 1), block=1)
     judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 
@@ -339,7 +300,7 @@ def test_a_tokenizer_that_joins_words_is_exact_or_refused(tmp_path: Path) -> Non
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(str(tmp_path / "joining"))
     loaded, raw = load(tmp_path / "joining")
     corpus = corpus_at(tmp_path / "corpus.jsonl", [*ENGLISH, *CHINESE])
-    plan = plan_of(requests_around_edges(16), block=16)
+    plan = make_plan(requests_around_edges(16), block=16)
     try:
         prompts = list(build_prompt_set(scenario(), plan, loaded, corpus))
     except GenerationError as error:
@@ -405,7 +366,7 @@ def test_a_python_tokenizer_is_exact(slow_tokenizer_dir: Path, tmp_path: Path, m
     assert tokenizer.backend is None
     for name in ("english", "chinese", "emoji", "one letter"):
         corpus = corpus_at(tmp_path / "corpus.jsonl", CORPORA[name])
-        plan = plan_of(requests_around_edges(16), block=16)
+        plan = make_plan(requests_around_edges(16), block=16)
         judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 
@@ -427,7 +388,7 @@ def test_a_python_tokenizer_with_a_vocabulary_of_bytes_is_exact(slow_tokenizer_d
     raw = AutoTokenizer.from_pretrained(str(slow_tokenizer_dir), trust_remote_code=True)
     assert set(map(type, raw.get_vocab())) == {bytes}
     corpus = corpus_at(tmp_path / "corpus.jsonl", CORPORA["one letter"])
-    plan = plan_of(requests_around_edges(16), block=16)
+    plan = make_plan(requests_around_edges(16), block=16)
     judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
     assert len(tokenizer.identity()["fingerprint_sha256"]) == 64
 
