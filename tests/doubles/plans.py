@@ -11,7 +11,7 @@ import numpy as np
 from ais_bench_prefix_cache.planning.plan import Plan, Reachability, Trajectory
 
 
-def make_plan(
+def plan_of(
     requests: Sequence[tuple[int, int, int]],
     *,
     block: int = 16,

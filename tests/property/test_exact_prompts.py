@@ -7,19 +7,18 @@ prompt; the expected blocks, digests and lengths are counted from its ids.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.doubles.plans import make_plan
+from tests.doubles.plans import plan_of
+from tests.doubles.prompt_plans import corpus_at, load, requests_around_edges, scenario
 from tests.doubles.tokenizer_families import CHINESE, CORPORA, ENGLISH, FAMILIES, TRAINING
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -29,18 +28,9 @@ from ais_bench_prefix_cache.exact_text.corpus import Corpus, load_corpus
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.planning.plan import Plan
-from ais_bench_prefix_cache.scenario.model import CorpusSelection, TokenizerConfig
+from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
 # ---- a plan by hand, and the judge -----------------------------------------------------------------------------------
-
-
-def scenario(random_seed: int = 42, selection: CorpusSelection | None = None) -> Any:
-    """The parts of a Scenario that prompts depend on."""
-    return SimpleNamespace(
-        run=SimpleNamespace(random_seed=random_seed),
-        corpus=SimpleNamespace(selection=selection or CorpusSelection("random")),
-        prefix_cache=SimpleNamespace(groups=SimpleNamespace(overrides={})),
-    )
 
 
 def sha256_of(ids: Sequence[int]) -> str:
@@ -113,29 +103,6 @@ def judge(prompts: PromptSet, plan: Plan, raw: Any, corpus: Corpus) -> list[str]
     return texts
 
 
-def corpus_at(path: Path, rows: Sequence[str]) -> Corpus:
-    path.write_text("".join(json.dumps({"question": row}) + "\n" for row in rows), encoding="utf-8")
-    return load_corpus(path, "question")
-
-
-@functools.lru_cache(maxsize=32)
-def load(directory: Path) -> tuple[PromptTokenizer, Any]:
-    """The tokenizer under test, and the raw one that judges it."""
-    from transformers import AutoTokenizer
-
-    config = TokenizerConfig(str(directory), 16, None, False)
-    return load_tokenizer(config), AutoTokenizer.from_pretrained(str(directory))
-
-
-def requests_around_edges(block: int, seed_blocks: int = 1, groups: int = 3) -> list[tuple[int, int, int]]:
-    """Lengths at, below and above every edge: seed alone, seed and one, a block more, long."""
-    found: list[tuple[int, int, int]] = []
-    for shared in (0, 1, 2, 5, 9):
-        for extra in (0, 1, 2, block - 1, block, block + 1, 5 * block + 3):
-            found.append((len(found) % groups, (shared + seed_blocks) * block + extra, shared))
-    return found
-
-
 @pytest.mark.parametrize("corpus_name", CORPORA)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_exact_on_every_corpus(
@@ -143,7 +110,7 @@ def test_every_family_is_exact_on_every_corpus(
 ) -> None:
     tokenizer, raw = load(tokenizer_dir(family))
     corpus = corpus_at(tmp_path / "corpus.jsonl", CORPORA[corpus_name])
-    plan = make_plan(requests_around_edges(16), block=16)
+    plan = plan_of(requests_around_edges(16), block=16)
     proof = build_prompt_set(scenario(), plan, tokenizer, corpus)
     texts = judge(proof, plan, raw, corpus)
     full = build_prompt_set(scenario(), plan, tokenizer, corpus, verify="full")
@@ -157,7 +124,7 @@ def test_tokens_across_spaces_are_exact_where_the_corpus_allows(
 ) -> None:
     tokenizer, raw = load(tokenizer_dir("byte-level across spaces"))
     corpus = corpus_at(tmp_path / "corpus.jsonl", CORPORA[corpus_name])
-    plan = make_plan(requests_around_edges(16), block=16)
+    plan = plan_of(requests_around_edges(16), block=16)
     judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 
@@ -167,7 +134,7 @@ def test_tokens_across_spaces_are_refused_before_the_first_prompt_where_they_hol
     tokenizer, _ = load(tokenizer_dir("byte-level across spaces"))
     corpus = corpus_at(tmp_path / "corpus.jsonl", ENGLISH)
     with pytest.raises(GenerationError) as caught:
-        build_prompt_set(scenario(), make_plan(requests_around_edges(16), block=16), tokenizer, corpus)
+        build_prompt_set(scenario(), plan_of(requests_around_edges(16), block=16), tokenizer, corpus)
     (problem,) = caught.value.problems
     assert (problem.code, problem.where) == ("PROMPTS_NOT_EXACT", "scenario: tokenizer.path")
     assert "tokens of the vocabulary hold a space after another character, such as '" in problem.message
@@ -179,7 +146,7 @@ def test_real_tokenizers_are_exact(fixture: str, block: int, request: pytest.Fix
     tokenizer, raw = load(request.getfixturevalue(fixture))
     for name in ("chinese", "one letter", "long word", "mixed"):
         corpus = corpus_at(tmp_path / f"{name}.jsonl", CORPORA[name])
-        plan = make_plan(requests_around_edges(block, 2), block=block, seed_blocks=2)
+        plan = plan_of(requests_around_edges(block, 2), block=block, seed_blocks=2)
         prompts = build_prompt_set(scenario(), plan, tokenizer, corpus)
         texts = judge(prompts, plan, raw, corpus)
         assert [p.text for p in build_prompt_set(scenario(), plan, tokenizer, corpus, verify="full")] == texts
@@ -188,7 +155,7 @@ def test_real_tokenizers_are_exact(fixture: str, block: int, request: pytest.Fix
 def test_gsm8k_prompts_are_exact_and_another_seed_gives_others(qwen3_tokenizer_dir: Path, gsm8k_path: Path) -> None:
     tokenizer, raw = load(qwen3_tokenizer_dir)
     corpus = load_corpus(gsm8k_path, "question")
-    plan = make_plan([(n % 4, 300 + 7 * n, n % 17) for n in range(60)], block=16)
+    plan = plan_of([(n % 4, 300 + 7 * n, n % 17) for n in range(60)], block=16)
     texts = judge(build_prompt_set(scenario(1), plan, tokenizer, corpus), plan, raw, corpus)
     assert texts == [p.text for p in build_prompt_set(scenario(1), plan, tokenizer, corpus)]
     assert not set(texts) & {p.text for p in build_prompt_set(scenario(2), plan, tokenizer, corpus)}
@@ -197,14 +164,14 @@ def test_gsm8k_prompts_are_exact_and_another_seed_gives_others(qwen3_tokenizer_d
 def test_iterating_twice_gives_the_same_prompts(tokenizer_dir: Callable[[str], Path], tmp_path: Path) -> None:
     tokenizer, _ = load(tokenizer_dir("unigram without split"))
     corpus = corpus_at(tmp_path / "corpus.jsonl", CORPORA["mixed"])
-    prompts = build_prompt_set(scenario(), make_plan(requests_around_edges(16), block=16), tokenizer, corpus)
+    prompts = build_prompt_set(scenario(), plan_of(requests_around_edges(16), block=16), tokenizer, corpus)
     assert list(prompts) == list(prompts)
 
 
 def test_cold_mode_has_no_warmup_prompts(tokenizer_dir: Callable[[str], Path], tmp_path: Path) -> None:
     tokenizer, raw = load(tokenizer_dir("llama2"))
     corpus = corpus_at(tmp_path / "corpus.jsonl", ENGLISH)
-    plan = make_plan(requests_around_edges(16), block=16, mode="cold")
+    plan = plan_of(requests_around_edges(16), block=16, mode="cold")
     judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 
@@ -225,7 +192,7 @@ def test_any_lengths_are_exact(
     rows = data.draw(st.sampled_from(sorted(CORPORA)), label="corpus")
     tokenizer, raw = load(tokenizer_dir(family))
     corpus = corpus_at(tmp_path_factory.mktemp("corpus") / "corpus.jsonl", CORPORA[rows])
-    plan = make_plan(requests, block=block, seed_blocks=seed_blocks)
+    plan = plan_of(requests, block=block, seed_blocks=seed_blocks)
     judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 
@@ -237,7 +204,7 @@ def test_any_text_is_exact_or_refused(
     for family in ("qwen", "byte-level, nfkc, lowercase", "gemma", "wordpiece", "unigram nfkc"):
         tokenizer, raw = load(tokenizer_dir(family))
         corpus = corpus_at(tmp_path_factory.mktemp("corpus") / "corpus.jsonl", rows)
-        plan = make_plan([(0, 70, 2), (1, 53, 0), (1, 81, 3), (0, 49, 1)], block=16)
+        plan = plan_of([(0, 70, 2), (1, 53, 0), (1, 81, 3), (0, 49, 1)], block=16)
         try:
             prompts = build_prompt_set(scenario(), plan, tokenizer, corpus)
         except GenerationError as error:
@@ -253,14 +220,14 @@ def refusal(
     tokenizer: PromptTokenizer, corpus: Corpus, requests: Sequence[tuple[int, int, int]], block: int
 ) -> tuple[str, str]:
     with pytest.raises(GenerationError) as caught:
-        list(build_prompt_set(scenario(), make_plan(requests, block=block), tokenizer, corpus))
+        list(build_prompt_set(scenario(), plan_of(requests, block=block), tokenizer, corpus))
     return caught.value.problems[0].code, str(caught.value)
 
 
 def test_blocks_of_one_token_are_exact_without_bos(qwen3_tokenizer_dir: Path, tmp_path: Path) -> None:
     tokenizer, raw = load(qwen3_tokenizer_dir)
     corpus = corpus_at(tmp_path / "corpus.jsonl", ENGLISH)
-    plan = make_plan([(n % 2, 20 + n % 5, n % 15) for n in range(200)], block=1)
+    plan = plan_of([(n % 2, 20 + n % 5, n % 15) for n in range(200)], block=1)
     judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 
@@ -282,7 +249,7 @@ def test_more_seeds_than_words_are_refused(tokenizer_dir: Callable[[str], Path],
     assert "2001 seeds must differ in their first block of 1 token(s), but corpus and vocabulary give only" in message
     # What is left is used to the last: as many seeds as the message offers can be made.
     free = int(message.split("give only ")[1].split()[0])
-    plan = make_plan([(0, 20, 3)] * (free - 1), block=1)
+    plan = plan_of([(0, 20, 3)] * (free - 1), block=1)
     judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 
@@ -300,7 +267,7 @@ def test_a_tokenizer_that_joins_words_is_exact_or_refused(tmp_path: Path) -> Non
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(str(tmp_path / "joining"))
     loaded, raw = load(tmp_path / "joining")
     corpus = corpus_at(tmp_path / "corpus.jsonl", [*ENGLISH, *CHINESE])
-    plan = make_plan(requests_around_edges(16), block=16)
+    plan = plan_of(requests_around_edges(16), block=16)
     try:
         prompts = list(build_prompt_set(scenario(), plan, loaded, corpus))
     except GenerationError as error:
@@ -366,7 +333,7 @@ def test_a_python_tokenizer_is_exact(slow_tokenizer_dir: Path, tmp_path: Path, m
     assert tokenizer.backend is None
     for name in ("english", "chinese", "emoji", "one letter"):
         corpus = corpus_at(tmp_path / "corpus.jsonl", CORPORA[name])
-        plan = make_plan(requests_around_edges(16), block=16)
+        plan = plan_of(requests_around_edges(16), block=16)
         judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 
@@ -388,7 +355,7 @@ def test_a_python_tokenizer_with_a_vocabulary_of_bytes_is_exact(slow_tokenizer_d
     raw = AutoTokenizer.from_pretrained(str(slow_tokenizer_dir), trust_remote_code=True)
     assert set(map(type, raw.get_vocab())) == {bytes}
     corpus = corpus_at(tmp_path / "corpus.jsonl", CORPORA["one letter"])
-    plan = make_plan(requests_around_edges(16), block=16)
+    plan = plan_of(requests_around_edges(16), block=16)
     judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
     assert len(tokenizer.identity()["fingerprint_sha256"]) == 64
 

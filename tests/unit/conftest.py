@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.doubles.plans import make_plan
+from tests.doubles.plans import plan_of
 
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
@@ -94,7 +94,7 @@ def hand_made_plan(mode: str, count: int = 12) -> Plan:
     number = range(count)
     inputs = [16 + 5 * (each % 4) + each // GROUPS for each in number]
     requests = [(each % GROUPS, inputs[each], (inputs[each] - BLOCK) // BLOCK) for each in number]
-    return make_plan(requests, block=BLOCK, mode=mode, ranks=RANKS, max_tokens=8 + np.arange(count) % 3)
+    return plan_of(requests, block=BLOCK, mode=mode, ranks=RANKS, max_tokens=8 + np.arange(count) % 3)
 
 
 def hand_made_scenario(plan: Plan, directory: Path, output_key: str | None) -> Scenario:
