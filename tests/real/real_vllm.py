@@ -7,11 +7,14 @@ routing. See docs/real-vllm.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from tests.real.real_server import SERVED_MODEL, RealServer, free_port, make_tiny_model, server_python, started
+from tests.real.real_server import PROJECT, SERVED_MODEL, RealServer, free_port, make_tiny_model, server_python, started
 
 PYTHON_VARIABLE = "AISBENCH_PREFIX_CACHE_VLLM_PYTHON"
 CHAT_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
@@ -19,6 +22,29 @@ CHAT_TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.con
 
 def vllm_python() -> Path:
     return server_python("vLLM", ".venv-vllm", PYTHON_VARIABLE)
+
+
+def drive(script: str, cases: Iterable[Any], *arguments: str | Path) -> list[Any]:
+    """What the module ``tests.real.<script>``, run in vLLM's environment, answers to each case (JSON values)."""
+    lines = [json.dumps(case) + "\n" for case in cases]
+    driven = subprocess.run(
+        [vllm_python(), "-m", f"tests.real.{script}", *arguments],
+        cwd=PROJECT,
+        input="".join(lines),
+        capture_output=True,
+        text=True,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": os.environ.get("HOME", "/"),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_LOGGING_LEVEL": "ERROR",
+            "VLLM_NO_USAGE_STATS": "1",
+        },
+    )
+    assert driven.returncode == 0, driven.stderr[-2000:]
+    answers = [json.loads(line) for line in driven.stdout.splitlines()]
+    assert len(answers) == len(lines)
+    return answers
 
 
 def make_tiny_idefics3(directory: Path, tokenizer_dir: Path) -> Path:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.doubles.plans import plan_of
 
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
 from ais_bench_prefix_cache.datasets.text.prompt_set import BuiltPrompt, CanonicalPrefix, WarmupPrompt
-from ais_bench_prefix_cache.planning.plan import Plan, Reachability, Trajectory
+from ais_bench_prefix_cache.planning.plan import Plan
 from ais_bench_prefix_cache.scenario.model import (
     AisbenchConfig,
     AisbenchDatasetConfig,
@@ -90,52 +91,10 @@ class WordPrompts:
 
 def hand_made_plan(mode: str, count: int = 12) -> Plan:
     """Two groups that take turns; every request shares as much as it may."""
-    number = np.arange(count)
-    group = (number % GROUPS).astype(np.int32)
-    occurrence = number // GROUPS
-    inputs = 16 + 5 * (number % 4) + occurrence
-    capacity = (inputs - BLOCK) // BLOCK * BLOCK
-    rank = np.full(count, -1) if mode == "warmup" else occurrence % RANKS
-    lane = np.full(count, -1) if mode == "warmup" else occurrence // RANKS
-    canonical = np.array([capacity[group == each].max() for each in range(GROUPS)])
-    before, after, best = np.zeros(count, int), np.zeros(count, int), np.zeros(count, int)
-    watermark: dict[tuple[int, int], int] = {}
-    for index in range(count):
-        key = (int(group[index]), int(rank[index]))
-        held = int(canonical[group[index]]) if mode == "warmup" else watermark.get(key, 0)
-        before[index], after[index] = held, max(held, capacity[index])
-        best[index] = min(held, capacity[index])
-        watermark[key] = after[index]
-    reach = [
-        Reachability(int(inputs[group == each].sum()), 0, int(best[group == each].sum())) for each in range(GROUPS)
-    ]
-    total = int(best.sum())
-    return Plan(
-        mode=mode,  # type: ignore[arg-type]
-        block_size=BLOCK,
-        seed_tokens=BLOCK,
-        minimum_non_shared_tokens=BLOCK,
-        dp_size=RANKS,
-        group_count=GROUPS,
-        generation_index=number,
-        group=group,
-        occurrence_in_group=occurrence,
-        dp_rank=rank.astype(np.int32),
-        lane_sequence=lane,
-        input_tokens=inputs,
-        max_tokens=8 + number % 3,
-        shared_prefix_tokens=capacity,
-        hit_tokens=best,
-        watermark_before=before,
-        watermark_after=after,
-        canonical_prefix_tokens=canonical,
-        max_shared_prefix_tokens=canonical,
-        requested_target_hit_rate=total / int(inputs.sum()),
-        effective_hit_tokens=total,
-        reachability=Reachability(int(inputs.sum()), 0, total),
-        group_reachability=tuple(reach),
-        trajectory=Trajectory(path="warmup" if mode == "warmup" else "beam", status="PASS"),
-    )
+    number = range(count)
+    inputs = [16 + 5 * (each % 4) + each // GROUPS for each in number]
+    requests = [(each % GROUPS, inputs[each], (inputs[each] - BLOCK) // BLOCK) for each in number]
+    return plan_of(requests, block=BLOCK, mode=mode, ranks=RANKS, max_tokens=8 + np.arange(count) % 3)
 
 
 def hand_made_scenario(plan: Plan, directory: Path, output_key: str | None) -> Scenario:

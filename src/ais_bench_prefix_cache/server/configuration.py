@@ -10,6 +10,7 @@ from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem
 
 Engine = Literal["vllm", "sglang"]
+ENGINES: tuple[Engine, ...] = ("vllm", "sglang")
 ResetMode = Literal["ok", "refuse", "noop", "missing"]
 RESET_MODES: tuple[ResetMode, ...] = ("ok", "refuse", "noop", "missing")
 

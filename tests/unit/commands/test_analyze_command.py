@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.doubles.metric_texts import engine, vllm_text
+from tests.doubles.scenarios import scenario_file
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
@@ -67,20 +68,11 @@ class NamedPrompts:
 @pytest.fixture
 def data_set(tmp_path: Path) -> RunPaths:
     """Cold, two ranks, 20 requests of 100 tokens in blocks of 16."""
-    (tmp_path / "corpus.jsonl").write_text('{"question": "Why?"}\n', encoding="utf-8")
-    scenario_path = tmp_path / "scenario.json"
-    scenario_path.write_text(
-        json.dumps(
-            {
-                "run": {"run_id": "small", "output_dir": "out/small"},
-                "tokenizer": {"path": "words", "block_size": 16},
-                "corpus": {"path": "corpus.jsonl"},
-                "requests": {"count": 20, "input_length": {"mode": "fixed", "value": 100}},
-                "prefix_cache": {"mode": "cold", "target_hit_rate": 0.5},
-                "service": {"dp_size": 2, "model": "m", "api_key": SECRET},
-            }
-        ),
-        encoding="utf-8",
+    scenario_path = scenario_file(
+        tmp_path,
+        tokenizer="words",
+        requests={"count": 20, "input_length": {"mode": "fixed", "value": 100}},
+        service={"dp_size": 2, "model": "m", "api_key": SECRET},
     )
     scenario = load_scenario(scenario_path)
     plan = plan_scenario(scenario)
@@ -192,8 +184,10 @@ def test_warnings_and_findings_go_to_stderr_and_never_change_the_exit_code(
     assert [finding["code"] for finding in json.loads(out)["findings"]] == ["RANK_HEADER_IGNORED"]
     assert err == (
         "error finding [RANK_HEADER_IGNORED] all planned tokens were counted, but on other ranks than planned: the "
-        "server did not follow X-data-parallel-rank\n"
-        "    Use vLLM 0.11.1 or later, or one entry point for each rank; a proxy in between must pass the header on.\n"
+        "server, or a router before it, did not follow X-data-parallel-rank\n"
+        "    Use vLLM 0.11.1 or later, or one entry point for each rank; a proxy in between must pass the header on, "
+        "and "
+        "no cache-aware router may choose the rank.\n"
     )
 
 
@@ -209,9 +203,11 @@ def test_warnings_and_findings_go_to_stderr_and_never_change_the_exit_code(
         (
             vllm_text(engine(5, 0), engine(5, 0)),
             vllm_text(engine(5, 0), engine(4, 0)),
-            "finding [COUNTERS_FELL] rank 1: vllm:prefix_cache_queries_total fell from 5 to 4\n"
+            'finding [COUNTERS_FELL] rank 1: vllm:prefix_cache_queries_total{{engine="1",model_name="m"}} fell from 5 '
+            "to 4\n"
             "    Counters only fall when the server restarts; or the two files are swapped.\n"
-            "error [SNAPSHOT_COUNTER_FELL] rank 1: vllm:prefix_cache_queries_total fell from 5 to 4\n"
+            'error [SNAPSHOT_COUNTER_FELL] rank 1: vllm:prefix_cache_queries_total{{engine="1",model_name="m"}} fell '
+            "from 5 to 4\n"
             "    the server was restarted in between, or the two files are swapped\n",
         ),
     ],
