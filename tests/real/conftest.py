@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.real.real_vllm import SERVED_MODEL, RealServer, make_tiny_model, real_vllm
+from tests.real.real_server import SERVED_MODEL, RealServer, make_tiny_model
+from tests.real.real_vllm import real_vllm
 
 BLOCK_SIZE = 32
 API_KEY = "sk-key-of-the-real-tests"

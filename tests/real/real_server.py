@@ -125,10 +125,14 @@ def started(command: Sequence[str], environment: Mapping[str, str], port: int, l
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=inherited
-            | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "OMP_NUM_THREADS": "1"}
-            | environment
-            | {"PATH": path},
+            env={
+                **inherited,
+                "HF_HUB_OFFLINE": "1",
+                "DO_NOT_TRACK": "1",
+                "OMP_NUM_THREADS": "1",
+                **environment,
+                "PATH": path,
+            },
             cwd=log.parent,
             start_new_session=True,
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.real.real_vllm import SERVED_MODEL
+from tests.real.real_server import SERVED_MODEL
 
 from ais_bench_prefix_cache.cli import main
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.real.real_vllm import make_tiny_model
+from tests.real.real_server import make_tiny_model
 
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.running import running_server

@@ -12,7 +12,6 @@ from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -46,6 +45,11 @@ def client(deepseek_tokenizer_dir: Path) -> Iterator[httpx.Client]:
 
 def post(client: httpx.Client, path: str, content: bytes, **headers: str) -> httpx.Response:
     return client.post(path, content=content, headers={"content-type": "application/json"} | headers)
+
+
+def connected(client: httpx.Client) -> socket.socket:
+    """A plain connection to the same server."""
+    return socket.create_connection((client.base_url.host, client.base_url.port or 80))
 
 
 def message_of(response: httpx.Response) -> str:
@@ -149,8 +153,7 @@ def test_a_body_that_never_ends_is_cut_off_and_one_that_never_comes_times_out(
     with contextlib.suppress(httpx.WriteError):
         assert client.post("/v1/completions", content=endless()).status_code == 413
     monkeypatch.setattr(bodies, "READING_SECONDS", 0.3)
-    address = urlsplit(str(client.base_url))
-    with socket.create_connection((address.hostname, address.port)) as connection:
+    with connected(client) as connection:
         connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{")
         assert b" 408 " in connection.recv(100)
 
@@ -159,10 +162,9 @@ def test_large_bodies_at_once_are_refused_and_what_was_held_is_let_go(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bodies, "BODIES_AT_ONCE", 1)
-    address = urlsplit(str(client.base_url))
     half = b" " * (MAX_BODY_BYTES // 2)
     head = f"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: {len(half) + 1}\r\n\r\n".encode()
-    with socket.create_connection((address.hostname, address.port)) as first:
+    with connected(client) as first:
         first.sendall(head + half)
         answers = [post(client, "/tokenize", half + half[:-100]).status_code for _ in range(20)]
         assert 503 in answers
@@ -187,8 +189,7 @@ def test_too_many_waiting_answers_are_refused(client: httpx.Client, monkeypatch:
 def test_a_client_that_leaves_within_its_body_is_no_fault(
     client: httpx.Client, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    address = urlsplit(str(client.base_url))
-    with socket.create_connection((address.hostname, address.port)) as connection:
+    with connected(client) as connection:
         connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{")
     assert client.get("/health").status_code == 200
     assert "Traceback" not in capfd.readouterr().err
