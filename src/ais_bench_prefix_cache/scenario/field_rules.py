@@ -128,19 +128,56 @@ def check_service(fields: CheckedFields) -> None:
         elif isinstance(value, list):
             for n, url in enumerate(value):
                 _check_url(("service", field, n), url, fields.findings)
-            if dp_size is not None and len(value) not in (1, dp_size):
+            if dp_size is not None and dp_size % len(value):
                 fields.findings.report(
                     ("service", field),
                     Code.COUNT_MISMATCH,
                     f"{len(value)} URLs for {_number(dp_size, 'rank')}",
-                    allowed=f"one URL, or one per rank (service.dp_size is {dp_size})",
+                    allowed="one URL for all ranks, one per rank, or one for every so many: a number that divides "
+                    f"service.dp_size, {dp_size}",
                 )
+            for n, url in enumerate(value):
+                if url in value[:n]:
+                    fields.findings.report(
+                        ("service", field, n),
+                        Code.DUPLICATE_KEY,
+                        "the URL stands in the list already",
+                        hint="one URL that reaches several ranks is written once: X-data-parallel-rank chooses among "
+                        "the service.dp_size / URLs ranks behind each",
+                    )
     _check_engine_labels(fields, dp_size)
     api_key = fields.get("service", "api_key")
     if api_key and not usable_api_key(api_key):
         fields.findings.report(
             ("service", "api_key"), Code.WRONG_TEXT, "the key cannot be sent in an HTTP header", allowed=API_KEY_PHRASE
         )
+
+
+def check_text_endpoint(fields: CheckedFields) -> None:
+    """Text is sent as it is: a chat endpoint puts a template around it, and no token is where it was planned."""
+    if fields.get("multimodal") is not None:
+        return  # a Scenario of images, whose plan ``inspect`` shows as well
+    for path, url in _inference_urls(fields):
+        if _is_chat(url):
+            fields.findings.report(
+                path,
+                Code.WRONG_URL,
+                "prompts of text are sent to completions; chat completions put a template around them",
+                allowed='a URL that ends with "/v1/completions"',
+            )
+
+
+def _inference_urls(fields: CheckedFields) -> list[tuple[FieldPath, str]]:
+    path: FieldPath = ("service", "inference_url")
+    urls = fields.get(*path)
+    return [(path, urls)] if isinstance(urls, str) else [((*path, n), url) for n, url in enumerate(urls or ())]
+
+
+def _is_chat(url: str) -> bool:
+    try:
+        return urlsplit(url).path.rstrip("/").endswith("/v1/chat/completions")
+    except ValueError:
+        return False  # named by another rule
 
 
 def check_multimodal(fields: CheckedFields) -> None:
@@ -154,11 +191,10 @@ def check_multimodal(fields: CheckedFields) -> None:
                 f"requests with images have a fixed length, not {quoted(mode)}",
                 allowed='"fixed"',
             )
-    urls = fields.get("service", "inference_url")
-    for place, url in [((), urls)] if isinstance(urls, str) else [((n,), url) for n, url in enumerate(urls or ())]:
-        if not urlsplit(url).path.rstrip("/").endswith("/v1/chat/completions"):
+    for path, url in _inference_urls(fields):
+        if not _is_chat(url):
             fields.findings.report(
-                ("service", "inference_url", *place),
+                path,
                 Code.WRONG_URL,
                 "images are sent to chat completions",
                 allowed='a URL that ends with "/v1/chat/completions"',

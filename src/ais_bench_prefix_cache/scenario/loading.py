@@ -24,6 +24,7 @@ from ais_bench_prefix_cache.scenario.field_rules import (
     check_names,
     check_override_groups,
     check_service,
+    check_text_endpoint,
     override_group,
     usable_api_key,
 )
@@ -77,6 +78,8 @@ def load_scenario(
     check_service(fields)
     if benchmark_mode == "mm":
         check_multimodal(fields)
+    elif benchmark_mode == "text":
+        check_text_endpoint(fields)
     api_key = _api_key(fields, environment)
     problems = findings.problems(list(source))
     if problems or assignment is None:
