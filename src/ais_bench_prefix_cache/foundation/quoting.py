@@ -46,25 +46,24 @@ def _forms(secret: str) -> re.Pattern[str]:
 
 
 def _spellings(character: str) -> list[str]:
-    """Patterns for one character as itself and in the escapes of URLs, JSON, HTML and program texts."""
+    """Patterns for one character in the escapes of URLs, JSON, HTML and program texts, and last as itself."""
     number = ord(character)
     spellings = [
-        re.escape(character),
         rf"%(?:25)*(?i:{number:02x})",
         rf"\\+u(?i:{number:04x})",
         rf"\\+x(?i:{number:02x})",
         rf"\\+{number:03o}",
-        rf"&(?:amp;)?#0*{number};",
-        rf"&(?:amp;)?#[xX]0*(?i:{number:x});",
+        rf"&(?:amp;)*#0*{number};",
+        rf"&(?:amp;)*#[xX]0*(?i:{number:x});",
     ]
     named = html.escape(character, quote=True)
     if named != character:
-        spellings.append(re.escape(named))
+        spellings.append(f"&(?:amp;)*{re.escape(named[1:])}")
     if not character.isalnum():
         spellings.append(rf"\\+{re.escape(character)}")
     if character == " ":
         spellings.append(r"\+")
-    return spellings
+    return [*spellings, re.escape(character)]
 
 
 def _base64_forms(data: bytes) -> list[str]:

@@ -124,10 +124,10 @@ class Transport:
                 body = bytearray()
                 for chunk in response.iter_bytes():
                     body += chunk
-                    if self._clock() - started > self._timeout:
-                        raise _NO_END
                     if len(body) > LARGEST_TEXT_BYTES:
                         raise self._too_large(url)
+                    if self._clock() - started > self._timeout:
+                        raise _NO_END
                 reply = Reply(
                     url,
                     response.status_code,
