@@ -137,7 +137,7 @@ def check_service(fields: CheckedFields) -> None:
                     f"service.dp_size, {dp_size}",
                 )
             for n, url in enumerate(value):
-                if url in value[:n]:
+                if url in value[:n] and field != "reset_url":
                     fields.findings.report(
                         ("service", field, n),
                         Code.DUPLICATE_KEY,
