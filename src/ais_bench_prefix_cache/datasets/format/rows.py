@@ -1,0 +1,111 @@
+"""Rows of JSONL files: their record types, how they are written and how they are read.
+
+A row's keys are the fields of its record type, in their order. Lines end with a newline and hold characters as
+themselves, except U+2028, U+2029 and U+0085: some readers take these for the end of a line, so they are escaped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256, open_regular, parse_json
+from ais_bench_prefix_cache.foundation.errors import ArtifactError
+
+ANSWER = "none"
+_TEXTS = json.JSONEncoder(ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Free:
+    """What a value may be that nothing else decides."""
+
+    holds: Callable[[Any], bool]
+    allowed: str
+
+
+def free(holds: Callable[[Any], bool], allowed: str) -> Any:
+    """A field of a row that is content (a text, a digest of tokens) and follows from nothing else."""
+    return field(metadata={"free": Free(holds, allowed)})
+
+
+def free_text() -> Any:
+    """A free field that holds a text."""
+    return free(lambda value: isinstance(value, str), "a string")
+
+
+def free_count(least: int = 0) -> Any:
+    """A free field that holds a whole number from ``least`` up."""
+    return free(lambda value: is_count(value) and value >= least, f"a whole number from {least} up")
+
+
+def free_sha256() -> Any:
+    """A free field that holds a SHA-256."""
+    return free(is_sha256, "64 hexadecimal digits")
+
+
+def free_list(holds: Callable[[Any], bool], allowed: str) -> Any:
+    """A free field that holds a list of such values."""
+    return free(lambda value: isinstance(value, list) and all(map(holds, value)), allowed)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Base of all record types of rows. Values are JSON's."""
+
+    @classmethod
+    def keys(cls) -> tuple[str, ...]:
+        """The keys in their order."""
+        return tuple(each.name for each in fields(cls))
+
+    @classmethod
+    def free_fields(cls) -> dict[str, Free]:
+        """The fields that nothing else decides."""
+        return {each.name: each.metadata["free"] for each in fields(cls) if "free" in each.metadata}
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as it is written."""
+        return vars(self)
+
+
+def request_id(sequence_index: int) -> str:
+    """``request-00000000`` …"""
+    return f"request-{sequence_index:08d}"
+
+
+def request_row(full_row: Mapping[str, Any], output_key: str | None) -> dict[str, Any]:
+    """The row of ``requests.jsonl`` that belongs to a row of ``full.jsonl``."""
+    row = {"question": full_row["question"], "answer": full_row["answer"]}
+    if output_key is not None:
+        row[output_key] = full_row["max_tokens"]
+    return row
+
+
+def render_row(row: Mapping[str, Any]) -> bytes:
+    """The line of one row."""
+    return _without_line_ends(json.dumps(row, ensure_ascii=False, allow_nan=False)).encode() + b"\n"
+
+
+def text_in_row(text: str) -> str:
+    """How :func:`render_row` writes a text, without the quotes around it: parts of a text may be joined."""
+    return _without_line_ends(_TEXTS.encode(text)[1:-1])
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file that has been verified, one by one."""
+    with open_regular(path) as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                row = parse_json(line)
+            except ValueError as error:
+                raise ArtifactError.of("INVALID_ROW", f"{path} line {number}", f"it is not JSON: {error}") from None
+            yield row
+
+
+def _without_line_ends(line: str) -> str:
+    if line.isascii():
+        return line
+    return line.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").replace("\x85", "\\u0085")
