@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.commands.argument_types import integer
+from ais_bench_prefix_cache.commands.quiet_start import load_quietly
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.copies.request_lengths import InputLengths, OutputLengths
@@ -128,7 +129,6 @@ def _generate(arguments: argparse.Namespace, inputs: InputLengths, outputs: Outp
     from ais_bench_prefix_cache.datasets.copies.request_lengths import input_column, output_column
     from ais_bench_prefix_cache.datasets.format.writing import PARTIAL_SUFFIX
     from ais_bench_prefix_cache.exact_text.corpus import load_corpus
-    from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
     input_tokens = input_column(inputs, arguments.seed)
@@ -137,7 +137,7 @@ def _generate(arguments: argparse.Namespace, inputs: InputLengths, outputs: Outp
     directory = Path(arguments.tokenizer)
     path = str(directory.resolve()) if directory.is_dir() else arguments.tokenizer
     config = TokenizerConfig(path, arguments.blocksize, arguments.tokenizer_revision, arguments.trust_remote_code)
-    tokenizer = load_tokenizer(config)
+    tokenizer = load_quietly(config)
     prompts = CopiedPrompts(
         input_tokens,
         arguments.repeat_rate,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.commands.argument_types import positive_integer
+from ais_bench_prefix_cache.commands.quiet_start import load_quietly
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -93,7 +93,6 @@ def _prepare_text(scenario: Scenario, *, replace: bool, verify: VerifyMode) -> d
     from ais_bench_prefix_cache.datasets.text.assembly import build_prompt_set
     from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
     from ais_bench_prefix_cache.exact_text.corpus import load_corpus
-    from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.planning.planner import plan_scenario
 
     plan = plan_scenario(scenario)
@@ -102,9 +101,8 @@ def _prepare_text(scenario: Scenario, *, replace: bool, verify: VerifyMode) -> d
         with collecting():
             corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
         with collecting():
-            tokenizer = load_tokenizer(scenario.tokenizer)
+            tokenizer = load_quietly(scenario.tokenizer)
     identity = tokenizer.identity()
-    gc.freeze()  # What is loaded now stays until the end: no search for garbage need go through it.
     prompts = build_prompt_set(scenario, plan, tokenizer, corpus, verify=verify)
     # What is refused before the first prompt has been: only now does a directory come into being.
     with _directory(scenario, "text", replace=replace) as paths, run_log(paths.log("prepare")) as log:
@@ -135,7 +133,6 @@ def _prepare_images(scenario: Scenario, *, replace: bool) -> dict[str, Any]:
     from ais_bench_prefix_cache.datasets.images.mmmu_parquet import find_image
     from ais_bench_prefix_cache.datasets.images.plain_texts import PlainTexts
     from ais_bench_prefix_cache.exact_text.corpus import load_corpus
-    from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import FixedLength
 
     requests, multimodal = scenario.requests, scenario.multimodal
@@ -147,7 +144,7 @@ def _prepare_images(scenario: Scenario, *, replace: bool) -> dict[str, Any]:
         with collecting():
             corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
         with collecting():
-            tokenizer = load_tokenizer(scenario.tokenizer)
+            tokenizer = load_quietly(scenario.tokenizer)
         with collecting():
             image, record = find_image(multimodal.mmmu_parquet_dir, wanted.width, wanted.height)
     identity = tokenizer.identity()
@@ -216,7 +213,6 @@ def _prepare_trace(
     from ais_bench_prefix_cache.datasets.traces.trace_data_set import write_trace_data_set
     from ais_bench_prefix_cache.datasets.traces.trace_prompts import TracePrompts
     from ais_bench_prefix_cache.exact_text.corpus import load_corpus
-    from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
 
     # The whole trace is read once before anything is written: nothing half-made, and a progress bar that knows its end.
     block_size, count = check_block_trace(trace_path, trace_block_size)
@@ -224,7 +220,7 @@ def _prepare_trace(
         with collecting():
             corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
         with collecting():
-            tokenizer = load_tokenizer(scenario.tokenizer)
+            tokenizer = load_quietly(scenario.tokenizer)
     prompts = TracePrompts(
         tokenizer,
         corpus,

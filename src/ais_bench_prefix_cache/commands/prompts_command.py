@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.argument_types import integer
+from ais_bench_prefix_cache.commands.quiet_start import load_quietly
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts import TokenCounter
@@ -92,13 +93,12 @@ def _counter(arguments: argparse.Namespace) -> TokenCounter:
     if arguments.tokenizer is None:
         return WordEstimate()
     from ais_bench_prefix_cache.commands.option_names import named_by_options
-    from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
     directory = Path(arguments.tokenizer)
     path = str(directory.resolve()) if directory.is_dir() else arguments.tokenizer
     with named_by_options():
-        tokenizer = load_tokenizer(
+        tokenizer = load_quietly(
             TokenizerConfig(path, arguments.blocksize, arguments.tokenizer_revision, arguments.trust_remote_code)
         )
     return ExactTokens(tokenizer, block_size=arguments.blocksize)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.console import note, progress_bar, run_log, warn
+from ais_bench_prefix_cache.commands.quiet_start import load_quietly
 from ais_bench_prefix_cache.foundation.errors import (
     EXIT_OK,
     ArtifactError,
@@ -65,7 +66,12 @@ def execute(arguments: argparse.Namespace) -> int:
         analysis_before = _inode(found.paths.analysis)
         try:
             outcome = run_benchmark(
-                scenario, found.paths.manifest, phases=phases, bar=progress_bar, template_path=template
+                scenario,
+                found.paths.manifest,
+                phases=phases,
+                bar=progress_bar,
+                load=load_quietly,
+                template_path=template,
             )
         except (PrefixCacheError, OSError) as error:
             if isinstance(error, BrokenPipeError):

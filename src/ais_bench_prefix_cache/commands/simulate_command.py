@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.commands.argument_types import integers, positive_integer
+from ais_bench_prefix_cache.commands.quiet_start import load_quietly
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.traces.reading import TraceRow
@@ -175,11 +176,10 @@ def _tokenizer(arguments: argparse.Namespace) -> PromptTokenizer | None:
     if arguments.tokenizer is None:
         return None
     from ais_bench_prefix_cache.commands.option_names import named_by_options
-    from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
     with named_by_options():
-        return load_tokenizer(
+        return load_quietly(
             TokenizerConfig(arguments.tokenizer, 1, arguments.tokenizer_revision, arguments.trust_remote_code)
         )
 

@@ -92,11 +92,11 @@ def _speaks_of_capacity(data_set: VerifiedDataSet) -> bool:
 
 def _check_deeply(mode: str | None, data_set: Any) -> dict[str, Any]:
     """Judge a verified data set's prompts by its tokenizer, by the rules of its kind."""
-    from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
+    from ais_bench_prefix_cache.commands.quiet_start import load_quietly
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
     stated = data_set.manifest["effective_config"]["tokenizer"]
-    tokenizer = load_tokenizer(
+    tokenizer = load_quietly(
         TokenizerConfig(
             path=stated["path"],
             block_size=stated["block_size"],

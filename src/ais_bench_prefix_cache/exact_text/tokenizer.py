@@ -8,23 +8,19 @@ where that is known to give the same ids.
 from __future__ import annotations
 
 import contextlib
-import gc
 import hashlib
 import importlib.util
 import inspect
 import json
-import os
-import sys
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ais_bench_prefix_cache.exact_text.join_proof import JoinProof, prove_joins
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 
 if TYPE_CHECKING:
-    from ais_bench_prefix_cache.exact_text.join_proof import JoinProof
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
 PROBE_TEXTS = (
@@ -68,8 +64,6 @@ class PromptTokenizer:
     @cached_property
     def join_proof(self) -> JoinProof:
         """Whether words joined by single spaces provably encode independently."""
-        from ais_bench_prefix_cache.exact_text.join_proof import prove_joins
-
         return prove_joins(self.backend)
 
     @property
@@ -135,9 +129,10 @@ class PromptTokenizer:
             "class": self.class_name,
             "vocab_size": len(self._tokenizer),
             "special_token_ids": sorted({int(token_id) for token_id in self._tokenizer.all_special_ids}),
-            "fingerprint_sha256": self._fingerprint_sha256(),
+            "fingerprint_sha256": self._fingerprint_sha256,
         }
 
+    @cached_property
     def _fingerprint_sha256(self) -> str:
         digest = hashlib.sha256()
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
@@ -184,28 +179,28 @@ class PromptTokenizer:
 
 
 def load_tokenizer(config: TokenizerConfig) -> PromptTokenizer:
-    """Load a tokenizer with ``AutoTokenizer``, quietly, and from disk alone where ``path`` is a directory.
+    """Load a tokenizer with ``AutoTokenizer``, from disk alone where ``path`` is a directory.
 
-    Raises :class:`GenerationError`: missing or unusable path, no network, remote code that was not allowed, a missing
-    package, a tokenizer whose ids are random.
+    Nothing else in the process changes, beyond what importing transformers does.
+
+    Raises:
+        GenerationError: missing or unusable path, no network, remote code that was not allowed, a missing package, a
+            tokenizer whose ids are random.
     """
+    from transformers import AutoTokenizer  # takes a second, and PyTorch with it several: only who tokenises waits
+
     local = Path(config.path).is_dir()
     if not local:
         _refuse_missing_path(config.path)
-    with _quiet(), _torch_hidden(unless=config.trust_remote_code), _collection_paused():
-        try:
-            AutoTokenizer = _import_auto_tokenizer()
-        except ImportError as error:  # pragma: no cover - transformers is a base dependency
-            raise _load_error(config, "TOKENIZER_PACKAGE_MISSING", "transformers cannot be imported", error) from error
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(
-                config.path,
-                revision=config.revision or "main",
-                trust_remote_code=config.trust_remote_code,
-                local_files_only=local,
-            )
-        except Exception as error:  # AutoTokenizer lets through whatever its many loaders raise.
-            raise _explain_load_failure(config, error, local) from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            config.path,
+            revision=config.revision or "main",
+            trust_remote_code=config.trust_remote_code,
+            local_files_only=local,
+        )
+    except Exception as error:  # AutoTokenizer lets through whatever its many loaders raise.
+        raise _explain_load_failure(config, error, local) from error
     if tokenizer is None or not callable(getattr(tokenizer, "encode", None)):
         raise _load_error(config, "TOKENIZER_NOT_FOUND", "holds no tokenizer that AutoTokenizer can load", None)
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -213,13 +208,12 @@ def load_tokenizer(config: TokenizerConfig) -> PromptTokenizer:
         raise _load_error(
             config, "TOKENIZER_RANDOM", "uses BPE dropout, so the same text is encoded differently each time", None
         )
-    with _quiet():
-        try:
-            return PromptTokenizer(tokenizer, path=config.path, revision=config.revision)
-        except GenerationError:
-            raise
-        except Exception as error:  # A custom tokenizer's own code may fail in any way.
-            raise _load_error(config, "TOKENIZER_NOT_USABLE", "cannot encode text", error) from error
+    try:
+        return PromptTokenizer(tokenizer, path=config.path, revision=config.revision)
+    except GenerationError:
+        raise
+    except Exception as error:  # A custom tokenizer's own code may fail in any way.
+        raise _load_error(config, "TOKENIZER_NOT_USABLE", "cannot encode text", error) from error
 
 
 def _trusted_backend(tokenizer: Any) -> Any | None:
@@ -243,8 +237,7 @@ def _trusted_backend(tokenizer: Any) -> Any | None:
 
 def _model_content(model: Any) -> bytes:
     """What decides the ids that a model of the Rust backend gives: its kind, vocabulary and merges."""
-    with _quiet():
-        state = bytes(model.__getstate__())
+    state = bytes(model.__getstate__())
     kind = type(model).__name__
     if kind == "Unigram":
         # The last digit of a score depends on how it was read.
@@ -284,92 +277,6 @@ def _python_tokenizer_content(tokenizer: Any) -> dict[str, Any]:
     return content
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep transformers' advice, progress bars and prints off stdout, which carries one JSON document.
-
-    What compiled code prints (``tokenizers`` on gaps in a vocabulary) goes past ``sys.stdout``: hence the descriptor.
-    """
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr), _descriptor_1_to_stderr():
-        warnings.simplefilter("ignore")
-        yield
-
-
-@contextlib.contextmanager
-def _descriptor_1_to_stderr() -> Iterator[None]:
-    try:
-        stdout = os.dup(1)
-    except OSError:  # It is closed, and nothing can reach it.
-        yield
-        return
-    try:
-        with contextlib.suppress(OSError):
-            os.dup2(2, 1)
-        yield
-    finally:
-        os.dup2(stdout, 1)
-        os.close(stdout)
-
-
-def _import_auto_tokenizer() -> Any:
-    """``transformers.AutoTokenizer``, with the package's model files read once.
-
-    Importing the package reads all of them, and its ``models`` read them again, because what was found in more than 128
-    folders is forgotten; the whole, found last, is still known under the path that it was asked for by.
-    """
-    import transformers
-    from transformers.utils import import_utils as imported
-
-    import_utils: Any = imported
-    scan = getattr(import_utils, "create_import_structure_from_path", None)
-    models = Path(transformers.__file__).parent / "models"
-    if scan is not None:
-        import_utils.create_import_structure_from_path = lambda path, *rest, **options: scan(
-            models if path == str(models / "__init__.py") else path, *rest, **options
-        )
-    try:
-        from transformers import AutoTokenizer
-    finally:
-        if scan is not None:
-            import_utils.create_import_structure_from_path = scan
-    return AutoTokenizer
-
-
-@contextlib.contextmanager
-def _collection_paused() -> Iterator[None]:
-    """No search for unreachable cycles while modules and vocabularies, which stay, come into being."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()
-
-
-@contextlib.contextmanager
-def _torch_hidden(*, unless: bool) -> Iterator[None]:
-    """Let transformers believe that PyTorch is not installed: importing it takes seconds, and tokenizers need it not.
-
-    ``unless`` there is code from a model's repository to run, which may want it. A process that has imported either of
-    the two has decided already.
-    """
-    if unless or "torch" in sys.modules or "transformers" in sys.modules:
-        yield
-        return
-    hidden: dict[str, Any] = {"torch": None}  # what makes `import torch` fail and `find_spec` find nothing
-    sys.modules.update(hidden)
-    try:
-        yield
-    finally:
-        if sys.modules.get("torch", "") is None:
-            del sys.modules["torch"]
-
-
 def _is_lfs_pointer(file: Path) -> bool:
     """Whether a file that should hold a tokenizer is the few lines by which Git LFS stands for it."""
     if file.suffix not in (".json", ".model", ".txt", ".tiktoken") or file.stat().st_size > 1024:
@@ -384,9 +291,7 @@ def _load_error(
     if error is not None:
         first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         detail = f" ({first_line[:300]})"
-    problem = GenerationError.of(code, "scenario: tokenizer.path", f"{config.path!r} {what}{detail}", hint=hint)
-    assert isinstance(problem, GenerationError)
-    return problem
+    return GenerationError.of(code, "scenario: tokenizer.path", f"{config.path!r} {what}{detail}", hint=hint)
 
 
 def _refuse_missing_path(path: str) -> None:

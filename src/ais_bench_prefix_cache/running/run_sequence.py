@@ -5,7 +5,7 @@ Nothing is written before the end: until :func:`run_benchmark` returns, ``analys
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.writing import claimed
 from ais_bench_prefix_cache.datasets.kinds import verify_data_set
-from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
+from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.running.benchmark_run import BenchmarkRun, ProgressBar, RunOutcome
 from ais_bench_prefix_cache.running.image_run import ImageRun
 from ais_bench_prefix_cache.running.phases import Phases
 from ais_bench_prefix_cache.running.text_run import TextRun
-from ais_bench_prefix_cache.scenario.model import Scenario
+from ais_bench_prefix_cache.scenario.model import Scenario, TokenizerConfig
 
 
 def run_benchmark(
@@ -28,17 +28,20 @@ def run_benchmark(
     *,
     phases: Phases,
     bar: ProgressBar,
+    load: Callable[[TokenizerConfig], PromptTokenizer] = load_tokenizer,
     template_path: Path | None = None,
 ) -> RunOutcome:
     """Run the prepared data set of ``manifest_path`` against the Scenario's service and write its analysis.
 
-    ``template_path`` overrides ``aisbench.config``. Raises ArtifactError, ServiceError or AISBenchError; after any of
-    them, or an interruption, nothing more is sent and ``phases.current`` says where it happened.
+    ``load`` loads the tokenizer, ``template_path`` overrides ``aisbench.config``.
+
+    Raises ArtifactError, ServiceError or AISBenchError; after any of them, or an interruption, nothing more is sent
+    and ``phases.current`` says where it happened.
     """
     with _only_run(RunPaths.of_manifest(manifest_path)):
         with phases.enter("verify"):
             data = verify_data_set(manifest_path)
-            tokenizer = load_tokenizer(scenario.tokenizer)
+            tokenizer = load(scenario.tokenizer)
             problem = tokenizer_problem(data.manifest, tokenizer)
             if problem is not None:
                 raise ArtifactError(problem)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -100,17 +101,57 @@ def test_the_package_that_a_sentencepiece_model_needs_is_named(tmp_path: Path, m
     )
 
 
-def test_nothing_reaches_stdout_while_a_tokenizer_is_loaded(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Some releases of ``tokenizers`` print on gaps in the vocabulary, past Python's own stdout."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+HOST_PROCESS = """
+import gc, importlib.util, json, os, sys, warnings
 
-    made = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "b": 9}, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(str(tmp_path))
-    capfd.readouterr()
-    load_tokenizer(config(tmp_path)).identity()
-    assert capfd.readouterr().out == ""
+def state():
+    return {
+        "environment": dict(os.environ),
+        "collector": [gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()],
+        "filters": repr(warnings.filters),
+        "streams": [[os.fstat(number).st_dev, os.fstat(number).st_ino] for number in (0, 1, 2)],
+        "descriptors": sorted(os.listdir("/proc/self/fd")),
+        "torch": id(sys.modules.get("torch")),
+    }
+
+import transformers  # What the import itself does to a process is the host's own affair.
+installed = importlib.util.find_spec("torch") is not None
+if installed:
+    import torch
+from transformers.utils import import_utils
+scan = import_utils.create_import_structure_from_path
+before = state()
+
+from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
+from ais_bench_prefix_cache.scenario.model import TokenizerConfig
+load_tokenizer(TokenizerConfig(sys.argv[1], 16, None, False)).identity()
+
+assert state() == before, (before, state())
+assert import_utils.create_import_structure_from_path is scan
+assert transformers.utils.is_torch_available() == installed
+"""
+
+FRESH_PROCESS = """
+import importlib.util, sys
+
+installed = importlib.util.find_spec("torch") is not None
+from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
+from ais_bench_prefix_cache.scenario.model import TokenizerConfig
+load_tokenizer(TokenizerConfig(sys.argv[1], 16, None, False))
+
+import transformers
+assert transformers.utils.is_torch_available() == installed
+assert not installed or importlib.util.find_spec("torch") is not None
+assert sys.modules.get("torch", transformers) is not None
+"""
+
+
+@pytest.mark.parametrize("program", [HOST_PROCESS, FRESH_PROCESS], ids=["in a notebook", "before transformers"])
+def test_loading_changes_nothing_in_the_callers_process(deepseek_tokenizer_dir: Path, program: str) -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", program, str(deepseek_tokenizer_dir)], capture_output=True, text=True, timeout=300
+    )
+    assert finished.returncode == 0, finished.stderr
 
 
 def fingerprint(path: Path) -> str:
