@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
 
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
-from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
 from ais_bench_prefix_cache.datasets.text.prompt_set import BuiltPrompt, CanonicalPrefix, WarmupPrompt
 from ais_bench_prefix_cache.exact_text.token_digests import token_ids_sha256
 from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
 
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
-from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
 from ais_bench_prefix_cache.datasets.text.prompt_set import BuiltPrompt, CanonicalPrefix, WarmupPrompt
 from ais_bench_prefix_cache.planning.plan import Plan, Reachability, Trajectory
 from ais_bench_prefix_cache.scenario.model import (

@@ -17,14 +17,10 @@ from typing import Any
 
 from ais_bench_prefix_cache.aisbench.environment import MANIFEST_VARIABLE, SCENARIO_VARIABLE, WORK_DIR_VARIABLE
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob
+from ais_bench_prefix_cache.datasets.kinds import kind_named
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, Problem
-from ais_bench_prefix_cache.scenario.model import BenchmarkMode
 
 TEMPLATES = Path(__file__).parent / "templates"
-BUILT_IN_TEMPLATES: Mapping[BenchmarkMode, Path] = {
-    "text": TEMPLATES / "prefix_cache_perf.py",
-    "mm": TEMPLATES / "multimodal_perf.py",
-}
 _TEMPLATE_SECONDS = 300.0
 
 _REFUSED_ARGUMENTS = {
@@ -113,7 +109,7 @@ def render_config(job: AISBenchJob, private_dir: Path, environment: Mapping[str,
 
     ``private_dir`` receives intermediate files. Raises :class:`AISBenchError` (``AISBENCH_TEMPLATE_…``).
     """
-    template = job.template_path or BUILT_IN_TEMPLATES[job.benchmark_mode]
+    template = job.template_path or TEMPLATES / kind_named(job.kind).aisbench_template
     variables = _run_template(template, job, private_dir, environment)
     return _complete(variables, template, job, private_dir)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.datasets.images.rows import MAX_TOKENS_KEY
-from ais_bench_prefix_cache.scenario.model import BenchmarkMode, Scenario
+from ais_bench_prefix_cache.datasets.kinds import kind_named
+from ais_bench_prefix_cache.scenario.model import Scenario
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class AISBenchJob:
     full_path: Path
     work_dir: Path
     request_count: int
-    benchmark_mode: BenchmarkMode = "text"
+    kind: str = "text"
     api_key: str = field(default="", repr=False)
     template_path: Path | None = None
     extra_args: Mapping[str, Any] = field(default_factory=lambda: {"--num-warmups": 0})
@@ -38,7 +38,7 @@ class AISBenchJob:
     @property
     def max_tokens_key(self) -> str:
         """Where a row says how many tokens its answer has."""
-        return "max_tokens" if self.benchmark_mode == "text" else MAX_TOKENS_KEY
+        return kind_named(self.kind).answer_length_key
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def job_from_scenario(
     manifest_path: Path,
     full_path: Path,
     request_count: int,
-    benchmark_mode: BenchmarkMode = "text",
+    kind: str = "text",
     template_path: Path | None = None,
     log_path: Path | None = None,
     on_progress: Callable[[int, int], None] | None = None,
@@ -109,8 +109,8 @@ def job_from_scenario(
         work_dir=scenario.aisbench.work_dir,
         request_count=request_count,
         api_key=scenario.service.api_key,
-        benchmark_mode=benchmark_mode,
-        template_path=template_path or scenario.aisbench.config if benchmark_mode == "text" else None,
+        kind=kind,
+        template_path=template_path or scenario.aisbench.config if kind_named(kind).takes_template else None,
         extra_args=scenario.aisbench.extra_args,
         log_path=log_path,
         stall_seconds=stall_seconds,

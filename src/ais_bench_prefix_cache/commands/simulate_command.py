@@ -188,7 +188,7 @@ def _warmup_rows(arguments: argparse.Namespace) -> Iterator[TraceRow]:
     """The warm-up plan of ``--manifest``, each with its rank."""
     if arguments.manifest is None:
         return
-    from ais_bench_prefix_cache.datasets.text.manifest import read_manifest
+    from ais_bench_prefix_cache.datasets.format.manifest import read_manifest
     from ais_bench_prefix_cache.datasets.traces.reading import TraceRow
     from ais_bench_prefix_cache.foundation.errors import ArtifactError
 

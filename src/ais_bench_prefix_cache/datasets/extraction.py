@@ -12,8 +12,8 @@ from typing import Any
 
 from ais_bench_prefix_cache.datasets.format.documents import is_count, parse_json
 from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
+from ais_bench_prefix_cache.datasets.format.rows import render_row
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord, FileSet
-from ais_bench_prefix_cache.datasets.text.rows import render_row
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
 
 PLAIN = "plain"

@@ -19,8 +19,8 @@ from ais_bench_prefix_cache.analysis.analysis_document import (
 )
 from ais_bench_prefix_cache.analysis.run_facts import ProbeFact, ResetFact, RunFacts
 from ais_bench_prefix_cache.counters.snapshot import parse_kv_cache_usage
+from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
-from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.writing import update_analysis
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 from ais_bench_prefix_cache.foundation.errors import Problem, ServiceError, SnapshotError

@@ -11,8 +11,8 @@ from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts
 from ais_bench_prefix_cache.analysis.image_analysis import ServerUsage, analyze_image_run
 from ais_bench_prefix_cache.analysis.run_facts import RunFacts
-from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
-from ais_bench_prefix_cache.datasets.text.rows import read_full_rows
+from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
+from ais_bench_prefix_cache.datasets.format.rows import read_rows
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 from ais_bench_prefix_cache.running.benchmark_run import BenchmarkRun, ProgressBar
 from ais_bench_prefix_cache.running.phases import Phases
@@ -29,13 +29,13 @@ class ImageRun(BenchmarkRun):
         self, scenario: Scenario, data: VerifiedDataSet, tokenizer: PromptTokenizer, phases: Phases, bar: ProgressBar
     ) -> None:
         manifest = data.manifest
-        ((name, dataset),) = manifest["datasets"].items()
+        (dataset,) = manifest["datasets"].values()
         self.images_per_request: int = dataset["image_count_per_request"]
-        rows = data.paths.image_requests(name)
-        text = next(read_full_rows(rows))["question"]
+        rows = data.first_file
+        text = next(read_rows(rows))["question"]
         requests = manifest["requests"]
         workload = Workload(
-            mode="mm",
+            mode="images",
             block_size=scenario.block_size,
             # Image tokens come on top of this: how many, only the server knows.
             longest_request_tokens=requests["text_tokens"] + requests["output_tokens"],
@@ -47,7 +47,7 @@ class ImageRun(BenchmarkRun):
             manifest_path=data.paths.manifest,
             full_path=rows,
             request_count=data.rows,
-            benchmark_mode="mm",
+            kind=data.kind.name,
             log_path=data.paths.log("aisbench"),
         )
         super().__init__(scenario, data, tokenizer, phases, bar, job=job, workload=workload)

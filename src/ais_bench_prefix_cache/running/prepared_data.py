@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
+from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.manifest_search import FoundManifest, find_manifest
-from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
-from ais_bench_prefix_cache.datasets.text.rows import read_full_rows
+from ais_bench_prefix_cache.datasets.format.rows import read_rows
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.scenario.model import Scenario
 from ais_bench_prefix_cache.service.preflight import SamplePrompt, Workload
@@ -46,7 +46,7 @@ def read_formal_requests(data: VerifiedDataSet) -> FormalRequests:
 
     def rows() -> Any:
         nonlocal longest
-        for row in read_full_rows(data.paths.full):
+        for row in read_rows(data.paths.full):
             longest = max(longest, row["actual_input_tokens"] + row["max_tokens"])
             group = row["group_id"]
             # The longest prompt of a group shows the most of the tokenizer.

@@ -46,10 +46,10 @@ def run_benchmark(
             if problem is not None:
                 raise ArtifactError(problem)
             run: BenchmarkRun
-            if data.manifest["benchmark_mode"] == "mm":
-                run = ImageRun(scenario, data, tokenizer, phases, bar)
-            else:
+            if data.kind.hits_are_known:
                 run = TextRun(scenario, data, tokenizer, phases, bar, template_path)
+            else:
+                run = ImageRun(scenario, data, tokenizer, phases, bar)
         return run.execute()
 
 

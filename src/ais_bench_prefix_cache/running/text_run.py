@@ -14,8 +14,8 @@ from ais_bench_prefix_cache.analysis.analysis_document import (
 )
 from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison, SeenRequest, compare_requests
 from ais_bench_prefix_cache.analysis.run_facts import RunFacts
-from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
-from ais_bench_prefix_cache.datasets.text.rows import read_full_rows
+from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
+from ais_bench_prefix_cache.datasets.format.rows import read_rows
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 from ais_bench_prefix_cache.foundation.errors import SnapshotError
 from ais_bench_prefix_cache.running.benchmark_run import BenchmarkRun, ProgressBar
@@ -79,7 +79,7 @@ class TextRun(BenchmarkRun):
         ]
 
     def _warm_shorter_prefixes(self, probed: ProbedRanks) -> list[WarmedEntry]:
-        lengths = shared_lengths(read_full_rows(self.data.paths.full))
+        lengths = shared_lengths(read_rows(self.data.paths.full))
         pairs = sharers(
             lengths,
             self.tokenizer,

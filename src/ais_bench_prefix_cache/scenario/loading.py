@@ -30,7 +30,6 @@ from ais_bench_prefix_cache.scenario.model import (
     AisbenchConfig,
     AisbenchDatasetConfig,
     AisbenchModelConfig,
-    BenchmarkMode,
     CorpusConfig,
     CorpusSelection,
     GroupAssignment,
@@ -42,6 +41,7 @@ from ais_bench_prefix_cache.scenario.model import (
     RequestsConfig,
     RunConfig,
     Scenario,
+    ScenarioRules,
     TokenizerConfig,
 )
 from ais_bench_prefix_cache.scenario.schema import filled_with_defaults, scenario_schema
@@ -52,21 +52,41 @@ Place = Callable[[str], Path]
 
 
 def load_scenario(
-    path: Path, *, benchmark_mode: BenchmarkMode | None = "text", environment: Mapping[str, str] = os.environ
+    path: Path, *, rules: ScenarioRules | None = "prefixes", environment: Mapping[str, str] = os.environ
 ) -> Scenario:
     """Read and check a Scenario file (and the CSV files of lengths that it names).
 
-    ``benchmark_mode`` "mm" leaves out the rules of blocks and shared prefixes, which image data sets do not have, and
-    adds theirs; None checks only what holds for both, where the mode is still to be learned from a manifest.
+    ``rules`` "images" leaves out the rules of blocks and shared prefixes, which image data sets do not have, and
+    adds theirs; None checks only what holds for both, where the kind is still to be learned from a manifest.
     ``environment`` supplies the API key where the Scenario has none. Raises :class:`ScenarioError` with every
     problem found.
     """
-    from ais_bench_prefix_cache.scenario.schema_problems import report_schema_problems
-
     findings = Findings(os.fsencode(path.name).decode("utf-8", "backslashreplace") or str(path))
     source = read_json_object(path, findings)
-    report_schema_problems(source.content, findings)
-    document = filled_with_defaults(source.content, scenario_schema())
+    return _checked_scenario(source.content, findings, path, source.sha256, rules, environment)
+
+
+def scenario_of_document(document: Mapping[str, Any], name: str, rules: ScenarioRules) -> Scenario:
+    """The Scenario of a document that comes from no file: of what a manifest recorded. It has no API key.
+
+    Its paths must be absolute; nothing is read. ``name`` stands for the file's name in errors. Raises
+    :class:`ScenarioError` with every problem found.
+    """
+    return _checked_scenario(document, Findings(name), Path("/", name), "", rules, {})
+
+
+def _checked_scenario(
+    content: Mapping[str, Any],
+    findings: Findings,
+    path: Path,
+    sha256: str,
+    rules: ScenarioRules | None,
+    environment: Mapping[str, str],
+) -> Scenario:
+    from ais_bench_prefix_cache.scenario.schema_problems import report_schema_problems
+
+    report_schema_problems(content, findings)
+    document = filled_with_defaults(content, scenario_schema())
     document.pop("$schema", None)
     directory = _directory_of(path)
 
@@ -77,17 +97,17 @@ def load_scenario(
     check_names(fields)
     check_group_weights(fields)
     assignment = _assignment(fields)
-    room = check_minimum_non_shared_length(fields) if benchmark_mode == "text" else None
+    room = check_minimum_non_shared_length(fields) if rules == "prefixes" else None
     lengths = _length_rules(fields, assignment, place, room)
     check_override_groups(fields)
     check_service(fields)
-    if benchmark_mode == "mm":
+    if rules == "images":
         check_multimodal(fields)
     api_key = _api_key(fields, environment)
-    problems = findings.problems(list(source.content))
+    problems = findings.problems(list(content))
     if problems or assignment is None:
         raise ScenarioError(problems)
-    return _scenario(path, source.sha256, document, lengths, assignment, place, api_key)
+    return _scenario(path, sha256, document, lengths, assignment, place, api_key)
 
 
 def _directory_of(path: Path) -> Path:

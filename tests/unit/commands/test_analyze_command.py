@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
 from tests.doubles.metric_texts import engine, vllm_text
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.writing import claimed
 from ais_bench_prefix_cache.datasets.kinds import verify_data_set
-from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
 from ais_bench_prefix_cache.datasets.text.prompt_set import BuiltPrompt, CanonicalPrefix, WarmupPrompt
 from ais_bench_prefix_cache.planning.plan import Plan
 from ais_bench_prefix_cache.planning.planner import plan_scenario

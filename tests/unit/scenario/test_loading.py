@@ -227,8 +227,8 @@ def test_image_data_sets_know_no_blocks(tmp_path: Path) -> None:
     }
     with pytest.raises(ScenarioError):
         load(tmp_path, document)
-    assert load(tmp_path, document, benchmark_mode="mm").requests.input_length == FixedLength(30)
-    assert load(tmp_path, document, benchmark_mode=None).requests.input_length == FixedLength(30)
+    assert load(tmp_path, document, rules="images").requests.input_length == FixedLength(30)
+    assert load(tmp_path, document, rules=None).requests.input_length == FixedLength(30)
 
 
 def test_image_data_sets_say_everything_that_they_lack(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_image_data_sets_say_everything_that_they_lack(tmp_path: Path) -> None:
         "service": {"inference_url": ["http://a/v1/chat/completions/", "http://b/v1/completions"], "dp_size": 2},
     }
     with pytest.raises(ScenarioError) as refusal:
-        load(tmp_path, document, benchmark_mode="mm")
+        load(tmp_path, document, rules="images")
     assert [str(problem) for problem in refusal.value.problems] == [
         'scenario.json: requests.input_length.mode: requests with images have a fixed length, not "truncated_normal" '
         '(allowed: "fixed")',

@@ -16,7 +16,7 @@ from ais_bench.benchmark.models.api_models.vllm_custom_api_chat import VLLMCusto
 
 from ais_bench_prefix_cache.aisbench.adapters.observation import CURRENT_REQUEST, RequestObservation
 from ais_bench_prefix_cache.aisbench.environment import API_KEY_VARIABLE
-from ais_bench_prefix_cache.datasets.images.rows import image_urls, messages_with_images
+from ais_bench_prefix_cache.datasets.images.messages import image_urls, messages_with_images
 
 RANK_HEADER = "X-data-parallel-rank"
 _ERROR_BODY_CHARACTERS = 500

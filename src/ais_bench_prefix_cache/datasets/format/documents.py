@@ -13,6 +13,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeGuard
 
@@ -20,6 +21,7 @@ from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
 
 DIGEST_KEY = "content_sha256"
 READ_BYTES = 1 << 20
+DEEPEST_NESTING = 64
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -88,18 +90,30 @@ def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:
         raise ArtifactError(Problem("INVALID_JSON", where, f"the {what} is not valid JSON: {error}")) from None
     if not isinstance(document, dict):
         raise ArtifactError(Problem("INVALID_JSON", where, f"the {what} is not a JSON object"))
+    try:
+        canonical_json(document)
+    except UnicodeEncodeError:
+        raise ArtifactError(Problem("INVALID_JSON", where, f"the {what} holds half of a character")) from None
     return document, content
 
 
 def parse_json(content: bytes) -> Any:
-    """Strict JSON: UTF-8 without a byte-order mark, no duplicate keys, no NaN or Infinity. Raises ``ValueError``."""
+    """Strict JSON: UTF-8 without a byte-order mark, no duplicate keys, no NaN or Infinity, at most 64 levels deep.
+
+    Raises ``ValueError``.
+    """
     try:
         text = content.decode("utf-8")
-        return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
+        value = json.loads(
+            text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant, parse_float=_finite_float
+        )
     except UnicodeDecodeError as error:
         raise ValueError(f"byte {error.start} is not UTF-8") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if text.count("[") + text.count("{") > DEEPEST_NESTING and _is_deeper(value, DEEPEST_NESTING):
+        raise ValueError("it is nested too deeply")
+    return value
 
 
 def digest_problems(path: Path, document: Mapping[str, Any], content: bytes, *, what: str) -> list[Problem]:
@@ -149,3 +163,20 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not a JSON number")
+
+
+def _finite_float(digits: str) -> float:
+    value = float(digits)
+    if not isfinite(value):
+        raise ValueError(f"{digits[:20]} is too large a number")
+    return value
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    layer = [value]
+    for _ in range(levels + 1):
+        containers = [each for each in layer if isinstance(each, (dict, list))]
+        layer = [inner for each in containers for inner in (each.values() if isinstance(each, dict) else each)]
+        if not layer:
+            return False
+    return True

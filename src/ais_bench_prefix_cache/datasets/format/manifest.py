@@ -6,7 +6,7 @@ contract; ``benchmark_mode`` and ``content_sha256`` are ours. What a kind of dat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,25 @@ def manifest_identity(scenario: Scenario, paths: RunPaths, status: str) -> dict[
         "scenario_sha256": scenario.sha256,
         "effective_config": config,
         "effective_config_sha256": canonical_sha256(config),
+    }
+
+
+def scenario_origin(
+    scenario: Scenario,
+    paths: RunPaths,
+    corpus_sha256: str,
+    tokenizer: Mapping[str, Any],
+    tokenizer_keys: Sequence[str],
+) -> dict[str, Any]:
+    """What the manifest of a data set says of the Scenario, corpus and tokenizer that it was prepared from.
+
+    ``tokenizer`` is :meth:`~ais_bench_prefix_cache.exact_text.tokenizer.PromptTokenizer.identity`.
+    """
+    known = {**tokenizer, "block_size": scenario.block_size}
+    return {
+        **manifest_identity(scenario, paths, "prepared"),
+        "corpus_sha256": corpus_sha256,
+        "tokenizer": {key: known[key] for key in tokenizer_keys},
     }
 
 

@@ -5,38 +5,31 @@
     ./outputs/a_20260825_123456/log/a_20260825_123456.<command>.log
     ./outputs/a_20260825_123456/result/a_20260825_123456.{full.jsonl,requests.jsonl,manifest.json,analysis.json}
 
-An image data set has ``<run id>.<image scenario>.requests.jsonl`` in place of the two row files.
+A kind of data set may have other files of rows there.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
-from ais_bench_prefix_cache.foundation.record import Record
-
-TYPE_CHECKING = False  # typing is slow to import
-if TYPE_CHECKING:
-    from datetime import datetime
 
 TIMESTAMP_FORMAT = "%Y%m%d_%H%M%S"
-_TIMESTAMP = re.compile(r"([0-9]{4})(0[1-9]|1[0-2])([0-9]{2})_([01][0-9]|2[0-3])[0-5][0-9][0-5][0-9]")
+_TIMESTAMP = re.compile(r"\d{8}_\d{6}", re.ASCII)
 MANIFEST_SUFFIX = ".manifest.json"
 LATEST_ADVANCE_SECONDS = 3600
 """How far ahead of the clock a directory name may be when commands start faster than one a second."""
 
-IMAGE_SCENARIO_NAMES = ("single_1080p", "multi_720p_5")
 
-
-class RunPaths(Record):
+@dataclass(frozen=True)
+class RunPaths:
     """The files of one run. ``run_id`` is the time-stamped one, ``directory`` the time-stamped directory."""
 
-    __slots__ = ("directory", "run_id")
-
-    def __init__(self, directory: Path, run_id: str) -> None:
-        self.directory = directory
-        self.run_id = run_id
+    directory: Path
+    run_id: str
 
     @classmethod
     def create(cls, output_dir: Path, base_run_id: str, now: datetime) -> RunPaths:
@@ -44,8 +37,6 @@ class RunPaths(Record):
 
         Creating the directory is the claim: of two commands in one second, one takes the next free second.
         """
-        from datetime import timedelta
-
         output_dir.parent.mkdir(parents=True, exist_ok=True)
         for seconds in range(LATEST_ADVANCE_SECONDS):
             timestamp = (now + timedelta(seconds=seconds)).strftime(TIMESTAMP_FORMAT)
@@ -114,14 +105,10 @@ class RunPaths(Record):
     def requests(self) -> Path:
         return self.result_dir / f"{self.run_id}.requests.jsonl"
 
-    def image_requests(self, image_scenario: str) -> Path:
-        """The rows of an image data set."""
-        return self.result_dir / f"{self.run_id}.{image_scenario}.requests.jsonl"
-
-    @property
-    def data_files(self) -> tuple[Path, ...]:
-        """Every file that a data set of either kind may have beside its manifest."""
-        return (self.full, self.requests, self.analysis, *map(self.image_requests, IMAGE_SCENARIO_NAMES))
+    def data_files(self) -> list[Path]:
+        """Every finished file of the run that lies beside its manifest."""
+        names = self.result_dir.glob("*") if self.result_dir.is_dir() else ()
+        return [path for path in names if path.name.startswith(f"{self.run_id}.") and path != self.manifest]
 
     @property
     def manifest(self) -> Path:
@@ -139,17 +126,10 @@ class RunPaths(Record):
 def split_timestamp(name: str) -> tuple[str, str, str]:
     """``stem_YYYYMMDD_HHMMSS`` → (stem, ``_``, time stamp); empty strings where ``name`` has no such end."""
     stem, separator, timestamp = name[:-16], name[-16:-15], name[-15:]
-    parts = _TIMESTAMP.fullmatch(timestamp)
-    if not stem or separator != "_" or parts is None:
+    if not stem or separator != "_" or _TIMESTAMP.fullmatch(timestamp) is None:
         return "", "", ""
-    year, month, day = (int(part) for part in parts.group(1, 2, 3))
-    if not year or not 1 <= day <= _days_in_month(year, month):
+    try:
+        datetime.strptime(timestamp, TIMESTAMP_FORMAT)
+    except ValueError:
         return "", "", ""
     return stem, separator, timestamp
-
-
-def _days_in_month(year: int, month: int) -> int:
-    """Of the Gregorian calendar; here because the modules that know it cost `validate` a tenth of its time."""
-    if month == 2:
-        return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-    return 30 if month in (4, 6, 9, 11) else 31

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256, open_regular, parse_json
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
@@ -21,35 +21,24 @@ _TEXTS = json.JSONEncoder(ensure_ascii=False)
 
 @dataclass(frozen=True)
 class Free:
-    """What a value may be that nothing else decides."""
+    """What a value may be that is content (a text, a digest of tokens) and follows from nothing else.
+
+    In a record type it annotates the field.
+    """
 
     holds: Callable[[Any], bool]
     allowed: str
 
 
-def free(holds: Callable[[Any], bool], allowed: str) -> Any:
-    """A field of a row that is content (a text, a digest of tokens) and follows from nothing else."""
-    return field(metadata={"free": Free(holds, allowed)})
+FreeText = Annotated[str, Free(lambda value: isinstance(value, str), "a string")]
+FreeCount = Annotated[int, Free(is_count, "a whole number from 0 up")]
+FreePositive = Annotated[int, Free(lambda value: is_count(value) and value > 0, "a whole number from 1 up")]
+FreeSha256 = Annotated[str, Free(is_sha256, "64 hexadecimal digits")]
 
 
-def free_text() -> Any:
-    """A free field that holds a text."""
-    return free(lambda value: isinstance(value, str), "a string")
-
-
-def free_count(least: int = 0) -> Any:
-    """A free field that holds a whole number from ``least`` up."""
-    return free(lambda value: is_count(value) and value >= least, f"a whole number from {least} up")
-
-
-def free_sha256() -> Any:
-    """A free field that holds a SHA-256."""
-    return free(is_sha256, "64 hexadecimal digits")
-
-
-def free_list(holds: Callable[[Any], bool], allowed: str) -> Any:
-    """A free field that holds a list of such values."""
-    return free(lambda value: isinstance(value, list) and all(map(holds, value)), allowed)
+def list_of(holds: Callable[[Any], bool], allowed: str) -> Free:
+    """A list of such values."""
+    return Free(lambda value: isinstance(value, list) and all(map(holds, value)), allowed)
 
 
 @dataclass(frozen=True)
@@ -64,7 +53,9 @@ class Row:
     @classmethod
     def free_fields(cls) -> dict[str, Free]:
         """The fields that nothing else decides."""
-        return {each.name: each.metadata["free"] for each in fields(cls) if "free" in each.metadata}
+        hints = get_type_hints(cls, include_extras=True)
+        annotations = ((name, getattr(hint, "__metadata__", ())) for name, hint in hints.items())
+        return {name: each for name, metadata in annotations for each in metadata if isinstance(each, Free)}
 
     def as_json(self) -> dict[str, Any]:
         """The row as it is written."""

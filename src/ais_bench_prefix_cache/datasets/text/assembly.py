@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ais_bench_prefix_cache.datasets.text.prompt_set import BuiltPrompt, CanonicalPrefix, PromptSet, WarmupPrompt
+from ais_bench_prefix_cache.datasets.text.request_seeds import request_random_seed
 from ais_bench_prefix_cache.exact_text.corpus import RowSelection, select_rows
 from ais_bench_prefix_cache.exact_text.exact_rows import MAX_ATTEMPTS, UnlikeRow, collect_fillers, settle_rows
 from ais_bench_prefix_cache.exact_text.join_proof import JoinProof
@@ -481,7 +482,7 @@ class _AssembledPromptSet:
                 strict=True,
             )
             for index, group, shared, input_tokens, generation_index in columns:
-                request_seed = derive_seed(self._random_seed, "request", generation_index) >> 75
+                request_seed = request_random_seed(self._random_seed, generation_index)
                 number, value = self._codes.next_code(number)
                 number += 1
                 reader = readers[self._stream_of_group[group]]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from ais_bench_prefix_cache.datasets.text.theory import length_summary
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ais_bench_prefix_cache.datasets.text.theory import length_summary
 from ais_bench_prefix_cache.planning import summary as planning_summary
 
 
