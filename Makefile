@@ -1,16 +1,23 @@
 # Every target installs what it needs into virtual environments inside this directory; nothing else is assumed.
-#   make demo       the main job on the embedded server, with the real AISBench
-#   make test       lint, types and all tests that need no real vLLM
-#   make test-real  the tests against a real vLLM on the CPU
-#   make bench      benchmarks; results are printed as ratios
+#   make demo                 the main job on the embedded server, with the real AISBench
+#   make check ROOM=planning  lint, types and unit tests of one room; needs neither torch nor AISBench
+#   make lint                 ruff, vulture (code that nothing calls), import-linter (the laws between rooms)
+#   make typecheck            mypy, of the source and the tests
+#   make test                 lint, types and all tests that need no real server
+#   make test-real            the tests against real servers on the CPU
+#   make test-versions        unit and golden tests with the oldest and newest Python, numpy and transformers
+#   make bench                benchmarks; results are printed as ratios
+# docs/contributing.md says how long each takes.
 
 PYTHON ?= python3
 VENV := .venv
 VLLM_VENV := .venv-vllm
+CHECK_VENV := .venv-check
 RUN := $(VENV)/bin/python
+CHECK_RUN := $(CHECK_VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo test lint typecheck test-real bench clean
+.PHONY: install demo lint typecheck check test test-real test-versions bench clean
 
 install: $(INSTALLED)
 
@@ -27,12 +34,25 @@ demo: $(INSTALLED)
 lint: $(INSTALLED)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
+	$(VENV)/bin/vulture
+	$(VENV)/bin/lint-imports --no-logo
 
 typecheck: $(INSTALLED)
 	$(RUN) -m mypy
 
 test: lint typecheck
-	$(RUN) -m pytest -m "not real" -n 2 --dist loadgroup
+	$(RUN) -m pytest -m "not real" -n 2
+
+$(CHECK_VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(CHECK_VENV)
+	$(CHECK_RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+check: $(CHECK_VENV)/.installed
+	@test -d "tests/unit/$(ROOM)" || { echo "name a room: make check ROOM=$$(ls tests/unit | grep -v '[._]' | paste -sd '|')"; exit 2; }
+	$(CHECK_RUN) -m ruff check src/ais_bench_prefix_cache/$(ROOM) tests/unit/$(ROOM)
+	$(CHECK_RUN) -m mypy src/ais_bench_prefix_cache/$(ROOM) tests/unit/$(ROOM)
+	$(CHECK_RUN) -m pytest -q -m "not aisbench" -n 2 tests/unit/$(ROOM)
 
 $(VLLM_VENV)/.installed: tests/real/install_vllm.py tests/real/vllm_constraints.txt
 	$(PYTHON) tests/real/install_vllm.py $(VLLM_VENV)
@@ -45,4 +65,4 @@ bench: $(INSTALLED)
 	$(RUN) -m tests.benchmarks.run_all
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV)
+	rm -rf $(VENV) $(CHECK_VENV) $(VLLM_VENV)

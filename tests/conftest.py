@@ -1,8 +1,9 @@
-"""Fixtures that many tests share: real tokenizers, and the data that lies beside the project."""
+"""Fixtures that many tests share: tokenizers, a corpus, and the program as a process of its own."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent
-SHARED_DATA = PROJECT.parent / "shared" / "data"
+DATA = PROJECT / "tests" / "data"
+OUTSIDE = os.environ.get("AISBENCH_PREFIX_CACHE_DATA")
+"""A folder of real data to test with in place of what comes with the tests; see ``tests/data/README.md``."""
 
 
 @pytest.fixture(scope="session")
@@ -21,22 +24,39 @@ def project_root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The folder of test data beside the project; it is not part of the project."""
-    if not SHARED_DATA.is_dir():
-        pytest.skip(f"the test data folder {SHARED_DATA.name!r} does not lie beside this checkout")
-    return SHARED_DATA
+def gsm8k_path() -> Path:
+    """A corpus with the keys ``question`` and ``answer``."""
+    return existing(Path(OUTSIDE) / "gsm8k_test.jsonl" if OUTSIDE else DATA / "gsm8k" / "first_100.jsonl")
 
 
 @pytest.fixture(scope="session")
-def gsm8k_path(shared_data: Path) -> Path:
-    return shared_data / "gsm8k_test.jsonl"
+def qwen3_tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Byte-level BPE of Qwen3's kind: its split pattern, NFC, no BOS, special tokens for chats and images."""
+    # Imported here: most tests need not wait for transformers.
+    from transformers import PreTrainedTokenizerFast
+
+    from tests.doubles.tokenizer_families import CHATML, QWEN3_SPECIALS, TRAINING, qwen3
+
+    if OUTSIDE:
+        return existing(Path(OUTSIDE) / "tokenizers" / "qwen3")
+    with (DATA / "gsm8k" / "first_100.jsonl").open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    texts = [row[key] for row in rows for key in ("question", "answer")] + TRAINING
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=qwen3(texts),
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=list(QWEN3_SPECIALS),
+    )
+    tokenizer.chat_template = CHATML
+    directory = tmp_path_factory.mktemp("tokenizers") / "qwen3"
+    tokenizer.save_pretrained(str(directory))
+    return directory
 
 
-@pytest.fixture(scope="session")
-def qwen3_tokenizer_dir(shared_data: Path) -> Path:
-    """Byte-level BPE, Qwen split pattern, NFC, no BOS."""
-    return shared_data / "tokenizers" / "qwen3"
+def existing(path: Path) -> Path:
+    assert path.exists(), f"the test data {path} is missing"
+    return path
 
 
 @pytest.fixture(scope="session")

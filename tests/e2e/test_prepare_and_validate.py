@@ -349,7 +349,8 @@ def test_the_deep_check_finds_what_bytes_cannot_tell(
     _, output, _ = run("prepare", "--mode", "text", "--scenario", scenario)
     manifest = json.loads(output)["manifest"]
     content = json.loads((tokenizer / "tokenizer.json").read_bytes())
-    content["model"]["merges"] = content["model"]["merges"][:5000]
+    merges = content["model"]["merges"]
+    content["model"]["merges"] = merges[: len(merges) // 20]
     (tokenizer / "tokenizer.json").write_text(json.dumps(content))
     assert run("validate", "--manifest", manifest)[0] == 0
     code, output, _ = run("validate", "--deep", "--manifest", manifest)
@@ -413,7 +414,7 @@ def test_nothing_is_left_where_a_prompt_turns_out_not_to_be_exact(
     scenario = write_scenario(
         {
             "tokenizer": {"path": str(tmp_path / "phrases"), "block_size": 1},
-            "requests": {"count": 50, "input_length": {"mode": "fixed", "value": 512}},
+            "requests": {"count": 40, "input_length": {"mode": "fixed", "value": 512}},
             "prefix_cache": {"mode": "warmup", "target_hit_rate": 0.6, "groups": {"count": 10}},
         }
     )

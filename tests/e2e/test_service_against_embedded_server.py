@@ -180,7 +180,7 @@ def preflight(service: Connected, asked: Workload, encode: Callable[[str], list[
         ({}, {}, {}, []),
         ({}, {}, {"model": "other"}, ["MODEL_NOT_SERVED"]),
         ({"max_model_len": 512}, {}, {}, ["MODEL_LENGTH"]),
-        ({"block_size": 32}, {}, {}, ["BLOCK_SIZE_DIFFERS", "BLOCK_SIZE_DIFFERS"]),
+        ({"block_size": 32}, {}, {}, ["WRONG_BLOCK_SIZE", "WRONG_BLOCK_SIZE"]),
         ({"enable_prefix_caching": False}, {}, {}, ["PREFIX_CACHING_OFF", "PREFIX_CACHING_OFF"]),
         ({"disable_log_stats": True}, {}, {}, ["SNAPSHOT_NO_ENGINE_METRICS"]),
         ({"num_blocks": 40, "max_model_len": 620}, {}, {}, ["CACHE_TOO_SMALL", "CACHE_TOO_SMALL"]),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.doubles.token_replay import replay_prompts
 
 from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest, predict_hits
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
-from ais_bench_prefix_cache.kvcache.replay import replay_prompts
 
 BLOCK = 4
 requests = st.lists(
@@ -52,7 +52,7 @@ def test_prediction_equals_a_replay_of_tokens(
         warmup=[WarmupRequest(f"group-{group}", rank, shared + BLOCK, shared) for group, rank, shared in plan],
     )
 
-    def replayed(blocks: int | None) -> int:
+    def replayed(blocks: int) -> int:
         return sum(
             replay_prompts(
                 (prompt(n, group, shared * BLOCK, more) for n, (group, _, shared, more, _) in enumerate(rows)),
@@ -67,7 +67,7 @@ def test_prediction_equals_a_replay_of_tokens(
 
     if prediction is None:
         # Nothing is said where everything fits: then nothing is lost either.
-        assert replayed(usable) == replayed(None)
+        assert replayed(usable) == replayed(100_000)
     else:
         assert prediction.hit_tokens == replayed(usable)
         assert prediction.capacity_tokens == (usable + 1) * BLOCK

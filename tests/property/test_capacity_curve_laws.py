@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.doubles.token_replay import BoundedReplay
 
 from ais_bench_prefix_cache.kvcache.block_hash import block_hashes
-from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceRequest
 
 # Prompts are beginnings of three trunks with a few tokens of their own: they share, branch and repeat a lot.
@@ -31,11 +31,12 @@ def hashed(requests: Requests, block_size: int) -> list[TraceRequest]:
 def test_hashes_replay_as_tokens_do(requests: Requests, block_size: int, spare: int | None) -> None:
     needed = max(-(-(len(prompt) + output - 1) // block_size) for prompt, output in requests)
     num_blocks = None if spare is None else needed + spare
-    tokens = SequentialReplay(block_size=block_size, num_blocks=num_blocks)
+    tokens = BoundedReplay(block_size, 10_000 if num_blocks is None else num_blocks)
     hashes = TraceReplay(block_size=block_size, num_blocks=num_blocks)
-    expected = [tokens.run(0, prompt, output_tokens=output) for prompt, output in requests]
+    expected = [tokens.run(0, prompt, output) for prompt, output in requests]
     assert [hashes.send(request).hit_tokens for request in hashed(requests, block_size)] == expected
-    assert ([hashes.totals[0].queries], [hashes.totals[0].hits]) == (tokens.queries, tokens.hits)
+    assert hashes.totals[0].queries == sum(len(prompt) for prompt, _ in requests)
+    assert hashes.totals[0].hits == sum(expected)
     assert hashes.evictions == tokens.evictions
 
 
@@ -88,6 +89,6 @@ def test_a_curve_by_hand() -> None:
 
 @pytest.mark.parametrize("num_blocks", [3, 4, 5])
 def test_the_curve_by_hand_is_what_the_pool_gives(num_blocks: int) -> None:
-    replay = SequentialReplay(block_size=2, num_blocks=num_blocks)
+    replay = BoundedReplay(2, num_blocks)
     hits = sum(replay.run(0, prompt) for prompt in [[1, 2, 3, 4, 9], [5, 6, 7, 8, 9]] * 3)
     assert hits == {3: 0, 4: 8, 5: 16}[num_blocks]

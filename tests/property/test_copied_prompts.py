@@ -149,7 +149,7 @@ def test_any_lengths_are_exact_or_refused(
         made = list(prompts)
     except GenerationError as error:
         assert {problem.code for problem in error.problems} <= {
-            "LENGTH_TOO_SHORT",
+            "PROMPT_TOO_SHORT",
             "BLOCK_SIZE_TOO_SMALL",
             "LENGTH_NOT_REACHABLE",
         }

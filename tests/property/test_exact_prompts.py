@@ -299,7 +299,7 @@ def refusal(
 def test_blocks_of_one_token_are_exact_without_bos(qwen3_tokenizer_dir: Path, tmp_path: Path) -> None:
     tokenizer, raw = load(qwen3_tokenizer_dir)
     corpus = corpus_at(tmp_path / "corpus.jsonl", ENGLISH)
-    plan = plan_of([(n % 2, 20 + n % 5, n % 15) for n in range(300)], block=1)
+    plan = plan_of([(n % 2, 20 + n % 5, n % 15) for n in range(200)], block=1)
     judge(build_prompt_set(scenario(), plan, tokenizer, corpus), plan, raw, corpus)
 
 

@@ -27,8 +27,10 @@ from ais_bench_prefix_cache.scenario.model import ExplicitLengths
 def test_the_lane_plan_is_optimal_but_for_rounding(
     ascending: bool, number: int, largest: int, capacity: int, lanes: int
 ) -> None:
-    """After a tenth of the input, it stays within one block per lane of what the best plan needs, whether capacities
-    fall or not; nearly always it is a best plan itself. The bound is never above the best plan and nearly always met.
+    """After a tenth of the input, it stays within one block per lane of what the best plan needs.
+
+    Whether capacities fall or not; nearly always it is a best plan itself. The bound is never above the best plan and
+    nearly always met.
     """
     optimal, attained = 0, 0
     for case, hit_blocks in seeded_cases(number, ascending, largest, capacity, lanes):

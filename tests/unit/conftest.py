@@ -232,14 +232,3 @@ def prom(project_root: Path) -> Callable[[str], str]:
         return path.read_bytes().decode("utf-8")
 
     return read
-
-
-@pytest.fixture(scope="session")
-def shared_prom(shared_data: Path) -> Callable[[str], str]:
-    """The same of the texts that must stay beside the project (public issues and fixtures)."""
-
-    def read(beginning: str) -> str:
-        (path,) = (shared_data / "prom").glob(f"{beginning}*")
-        return path.read_bytes().decode("utf-8")
-
-    return read

@@ -18,6 +18,7 @@ from typing import Any
 from ais_bench_prefix_cache.aisbench.environment import MANIFEST_VARIABLE, SCENARIO_VARIABLE, WORK_DIR_VARIABLE
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob
 from ais_bench_prefix_cache.datasets.kinds import kind_named
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, Problem
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -67,7 +68,7 @@ def check_extra_args(extra_args: Mapping[str, Any]) -> list[Problem]:
             if value != _FIXED_ARGUMENTS[name]:
                 problems.append(
                     Problem(
-                        "AISBENCH_ARGUMENT_REFUSED",
+                        Code.AISBENCH_ARGUMENT_REFUSED,
                         where,
                         f"a run always has {name} {_FIXED_ARGUMENTS[name]}".removesuffix(" True"),
                         hint="Leave it out.",
@@ -80,7 +81,7 @@ def check_extra_args(extra_args: Mapping[str, Any]) -> list[Problem]:
             full = name if name in spelled_out else spelled_out[0]
             problems.append(
                 Problem(
-                    "AISBENCH_ARGUMENT_REFUSED",
+                    Code.AISBENCH_ARGUMENT_REFUSED,
                     where,
                     f"{full} cannot be used in a run: {_REFUSED_ARGUMENTS[full]}",
                     hint="Leave it out.",
@@ -119,7 +120,7 @@ def _run_template(
 ) -> dict[str, Any]:
     if not template.is_file():
         raise AISBenchError.of(
-            "AISBENCH_TEMPLATE_NOT_FOUND",
+            Code.AISBENCH_TEMPLATE_NOT_FOUND,
             str(template),
             "there is no such file",
             hint="Name an existing Python file in aisbench.config or --config, or leave both out.",
@@ -144,12 +145,12 @@ def _run_template(
         )
     except subprocess.TimeoutExpired:
         raise AISBenchError.of(
-            "AISBENCH_TEMPLATE_INVALID", str(template), f"did not end within {_TEMPLATE_SECONDS:.0f} seconds"
+            Code.AISBENCH_TEMPLATE_INVALID, str(template), f"did not end within {_TEMPLATE_SECONDS:.0f} seconds"
         ) from None
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"ended with exit code {done.returncode}"])[-1]
         raise AISBenchError.of(
-            "AISBENCH_TEMPLATE_INVALID",
+            Code.AISBENCH_TEMPLATE_INVALID,
             str(template),
             f"cannot be used as an AISBench template: {last}",
             hint="A template is run as plain Python (no read_base) and defines datasets, models and infer; "
@@ -164,7 +165,7 @@ def _complete(variables: dict[str, Any], template: Path, job: AISBenchJob, priva
     problems: list[Problem] = []
 
     def refuse(name: str, message: str, allowed: str | None = None) -> None:
-        problems.append(Problem("AISBENCH_TEMPLATE_INVALID", f"{template}: {name}", message, allowed))
+        problems.append(Problem(Code.AISBENCH_TEMPLATE_INVALID, f"{template}: {name}", message, allowed))
 
     dataset = _the_only(variables, "datasets", refuse)
     model = _the_only(variables, "models", refuse)
@@ -192,7 +193,7 @@ def _complete(variables: dict[str, Any], template: Path, job: AISBenchJob, priva
     text = "".join(f"{name} = {value!r}\n" for name, value in variables.items())
     if job.api_key and any(_tells(job.api_key, value) for value in _strings(variables)):
         raise AISBenchError.of(
-            "AISBENCH_TEMPLATE_LEAKS_KEY",
+            Code.AISBENCH_TEMPLATE_LEAKS_KEY,
             str(template),
             "puts the API key into the configuration, which AISBench writes into its results in plain text",
             hint="Leave it out: the model adapter reads the key from the environment.",
@@ -254,7 +255,7 @@ def _tokenizer_directory(model: Mapping[str, Any], manifest_path: Path, private_
         tokenizer.save_pretrained(directory)
     except (OSError, ValueError, ImportError) as error:
         raise AISBenchError.of(
-            "AISBENCH_TOKENIZER_NOT_FOUND",
+            Code.AISBENCH_TOKENIZER_NOT_FOUND,
             "models[0].path",
             f"AISBench needs a local tokenizer, and {path!r} cannot be loaded: {str(error).splitlines()[0]}",
             hint="Set tokenizer.path to the tokenizer's directory.",

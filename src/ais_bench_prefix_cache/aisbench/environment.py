@@ -7,9 +7,6 @@ MANIFEST_VARIABLE = "AISBENCH_PREFIX_CACHE_MANIFEST"
 WORK_DIR_VARIABLE = "AISBENCH_PREFIX_CACHE_WORK_DIR"
 """The three that a template may read; the contract names them."""
 
-API_KEY_VARIABLE = "AISBENCH_PREFIX_CACHE_API_KEY"
-"""Read by our model adapter only; a rendered config that contains its value is refused."""
-
 HEARTBEAT_VARIABLE = "AISBENCH_PREFIX_CACHE_HEARTBEAT"
 """A file: its modification time is the last sign of life from the server, its text the number of finished requests."""
 

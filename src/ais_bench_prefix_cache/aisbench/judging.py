@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem
 
 _REASONS_SHOWN = 3
@@ -63,7 +64,7 @@ def judge(files: ResultFiles, *, exit_code: int, expected_max_tokens: Sequence[i
         shown = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(_REASONS_SHOWN))
         problems.append(
             Problem(
-                "AISBENCH_REQUESTS_FAILED",
+                Code.AISBENCH_REQUESTS_FAILED,
                 str(files.failed),
                 f"{sum(reasons.values())} of {expected} requests failed: {shown}",
                 hint="The hit counters now hold an unknown mixture. Mend the cause, then run again.",
@@ -72,22 +73,24 @@ def judge(files: ResultFiles, *, exit_code: int, expected_max_tokens: Sequence[i
     rows = _details(files.details)
     if rows is None:
         problems.append(
-            Problem("AISBENCH_INCOMPLETE", str(files.details), "AISBench left no readable record of its requests")
+            Problem(Code.AISBENCH_INCOMPLETE, str(files.details), "AISBench left no readable record of its requests")
         )
     else:
         problems.extend(_judge_rows(rows, files, expected_max_tokens, ignore_eos, bool(reasons)))
     if not files.json.is_file() or not files.csv.is_file():
         missing = files.csv if files.json.is_file() else files.json
-        problems.append(Problem("AISBENCH_INCOMPLETE", str(missing), "AISBench wrote no summary of the run"))
+        problems.append(Problem(Code.AISBENCH_INCOMPLETE, str(missing), "AISBench wrote no summary of the run"))
     else:
         problems.extend(_judge_summary(files, expected, bool(reasons)))
     if files.leftovers.exists() and not reasons:
         problems.append(
-            Problem("AISBENCH_INCOMPLETE", str(files.leftovers), "a worker of AISBench died and left its scratch files")
+            Problem(
+                Code.AISBENCH_INCOMPLETE, str(files.leftovers), "a worker of AISBench died and left its scratch files"
+            )
         )
     if exit_code != 0:
         ended = f"was ended by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
-        problems.insert(0, Problem("AISBENCH_FAILED", where, f"AISBench {ended}"))
+        problems.insert(0, Problem(Code.AISBENCH_FAILED, where, f"AISBench {ended}"))
     return problems
 
 
@@ -133,7 +136,7 @@ def _judge_rows(
     if missing:
         problems.append(
             Problem(
-                "AISBENCH_INCOMPLETE",
+                Code.AISBENCH_INCOMPLETE,
                 where,
                 f"{len(missing)} of {expected} requests are missing, the first is number {missing[0]}",
                 hint="A part of the data set was never sent or its outcome was lost. Run again.",
@@ -142,12 +145,14 @@ def _judge_rows(
     twice = [index for index, count in times_seen.items() if count > 1]
     strange = [index for index in times_seen if not isinstance(index, int) or not 0 <= index < expected]
     if twice:
-        problems.append(Problem("AISBENCH_INCOMPLETE", where, f"{len(twice)} requests stand there more than once"))
+        problems.append(Problem(Code.AISBENCH_INCOMPLETE, where, f"{len(twice)} requests stand there more than once"))
     if strange:
-        problems.append(Problem("AISBENCH_INCOMPLETE", where, f"rows that were not planned, such as id {strange[0]!r}"))
+        problems.append(
+            Problem(Code.AISBENCH_INCOMPLETE, where, f"rows that were not planned, such as id {strange[0]!r}")
+        )
     failed = sum(1 for row in rows if not row["success"])
     if failed and not failures_are_told:
-        problems.append(Problem("AISBENCH_REQUESTS_FAILED", where, f"{failed} of {expected} requests failed"))
+        problems.append(Problem(Code.AISBENCH_REQUESTS_FAILED, where, f"{failed} of {expected} requests failed"))
     if ignore_eos and not (failed or strange):
         wrong = [row for row in rows if row["output_tokens"] != expected_max_tokens[row["id"]]]
         if wrong:
@@ -155,7 +160,7 @@ def _judge_rows(
             silent = all(not row["output_tokens"] for row in wrong)
             problems.append(
                 Problem(
-                    "AISBENCH_OUTPUT_LENGTH",
+                    Code.AISBENCH_OUTPUT_LENGTH,
                     where,
                     f"{len(wrong)} of {expected} answers do not have their planned length although ignore_eos is set: "
                     f"request {first['id']} has {first['output_tokens']} tokens instead of "
@@ -176,10 +181,10 @@ def _judge_summary(files: ResultFiles, expected: int, failures_are_told: bool) -
         total = summary["Total Requests"]["total"]
         failed = summary["Failed Requests"]["total"]
     except (OSError, ValueError, KeyError, TypeError):
-        return [Problem("AISBENCH_INCOMPLETE", where, "AISBench's summary cannot be read")]
+        return [Problem(Code.AISBENCH_INCOMPLETE, where, "AISBench's summary cannot be read")]
     problems = []
     if total != expected:
-        problems.append(Problem("AISBENCH_INCOMPLETE", where, f"sums up {total} requests instead of {expected}"))
+        problems.append(Problem(Code.AISBENCH_INCOMPLETE, where, f"sums up {total} requests instead of {expected}"))
     if failed and not failures_are_told:
-        problems.append(Problem("AISBENCH_REQUESTS_FAILED", where, f"{failed} of {expected} requests failed"))
+        problems.append(Problem(Code.AISBENCH_REQUESTS_FAILED, where, f"{failed} of {expected} requests failed"))
     return problems

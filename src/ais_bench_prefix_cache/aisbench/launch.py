@@ -23,12 +23,14 @@ from ais_bench_prefix_cache.aisbench.config_rendering import (
     python_path_with_this_package,
     render_config,
 )
-from ais_bench_prefix_cache.aisbench.environment import API_KEY_VARIABLE, HEARTBEAT_VARIABLE, SUPERVISOR_VARIABLE
+from ais_bench_prefix_cache.aisbench.environment import HEARTBEAT_VARIABLE, SUPERVISOR_VARIABLE
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult
 from ais_bench_prefix_cache.aisbench.judging import ResultFiles, judge
 from ais_bench_prefix_cache.aisbench.processes import ProcessFamily
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, Problem
 from ais_bench_prefix_cache.foundation.interruptions import signals_held
+from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE
 
 _SECONDS_TO_START = 600.0
 """The first start on a machine compiles every module; it took 47 s on a slow one."""
@@ -43,7 +45,7 @@ def check_installed() -> None:
     spec = importlib.util.find_spec("ais_bench")
     if spec is None:
         raise AISBenchError.of(
-            "AISBENCH_NOT_INSTALLED",
+            Code.AISBENCH_NOT_INSTALLED,
             sys.executable,
             "AISBench is not installed in this Python",
             hint="Install it with: pip install 'ais-bench-prefix-cache[aisbench]'",
@@ -51,7 +53,7 @@ def check_installed() -> None:
     for path in (sys.executable, *(spec.submodule_search_locations or ())):
         if any(character.isspace() for character in path):
             raise AISBenchError.of(
-                "AISBENCH_PATH_HAS_SPACE",
+                Code.AISBENCH_PATH_HAS_SPACE,
                 path,
                 "AISBench starts its workers through a shell without quotes, so its own path must not contain a space",
                 hint="Put the virtual environment into a directory without spaces.",
@@ -111,7 +113,11 @@ def run_aisbench(job: AISBenchJob) -> AISBenchResult:
                 exp_dir = _publish(staging, job.work_dir)
     if exp_dir is None:
         raise _with_last_lines(
-            [Problem("AISBENCH_FAILED", sys.executable, f"AISBench ended with exit code {exit_code} before it began")],
+            [
+                Problem(
+                    Code.AISBENCH_FAILED, sys.executable, f"AISBench ended with exit code {exit_code} before it began"
+                )
+            ],
             family,
             job,
         )
@@ -155,7 +161,7 @@ def _wait(family: ProcessFamily, job: AISBenchJob, heartbeat: Path) -> int:
                 _report(job, finished)
         if job.timeout_seconds is not None and now - started > job.timeout_seconds:
             raise _with_last_lines(
-                [Problem("AISBENCH_TIMEOUT", "AISBench", f"did not end within {job.timeout_seconds:g} seconds")],
+                [Problem(Code.AISBENCH_TIMEOUT, "AISBench", f"did not end within {job.timeout_seconds:g} seconds")],
                 family,
                 job,
             )
@@ -168,7 +174,7 @@ def _wait(family: ProcessFamily, job: AISBenchJob, heartbeat: Path) -> int:
             raise _with_last_lines(
                 [
                     Problem(
-                        "AISBENCH_STALLED",
+                        Code.AISBENCH_STALLED,
                         "AISBench",
                         f"nothing arrived for {patience:g} seconds {state}; it was stopped",
                         hint="Look whether the server still answers, and at its log.",
@@ -261,7 +267,7 @@ def _private_directory() -> Iterator[Path]:
     ]
     if not usable:
         raise AISBenchError.of(
-            "AISBENCH_NO_SCRATCH_DIRECTORY",
+            Code.AISBENCH_NO_SCRATCH_DIRECTORY,
             candidates[0],
             f"AISBench needs a writable scratch directory whose path has no space and at most {_SCRATCH_PATH_BYTES} "
             "bytes",

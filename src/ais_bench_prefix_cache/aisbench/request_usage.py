@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError
 
 CachedTokensState = Literal["absent", "null", "reported"]
@@ -69,6 +70,6 @@ def load_request_usage(path: Path) -> list[RequestUsage]:
                 rows.append(RequestUsage.from_json(json.loads(line)))
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise AISBenchError.of(
-                    "AISBENCH_USAGE_DAMAGED", f"{path} line {number}", "is not a usage row that this program wrote"
+                    Code.AISBENCH_USAGE_DAMAGED, f"{path} line {number}", "is not a usage row that this program wrote"
                 ) from None
     return sorted(rows, key=lambda row: row.sequence_index)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ais_bench_prefix_cache.aisbench.judging import ResultFiles
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, ArtifactError
 
 RUN_KEY = "aisbench"
@@ -31,7 +32,7 @@ def performance_report(analysis: Mapping[str, Any], *, analysis_path: Path) -> d
     run = (analysis.get("runtime") or {}).get(RUN_KEY)
     if not isinstance(run, Mapping):
         raise ArtifactError.of(
-            "NO_RUN",
+            Code.NO_RUN,
             str(analysis_path),
             "records no run of AISBench",
             hint="Send the data set first: ais-bench-prefix-cache run --scenario …",
@@ -57,7 +58,7 @@ def _find_files(run: Mapping[str, Any], analysis_path: Path) -> ResultFiles:
         if files.csv.is_file() and files.json.is_file():
             return files
     raise AISBenchError.of(
-        "AISBENCH_RESULTS_NOT_FOUND",
+        Code.AISBENCH_RESULTS_NOT_FOUND,
         str(exp_dir),
         "the performance files of the run are not there any more",
         hint="Put the directory back, or run again.",
@@ -82,4 +83,4 @@ def _read_common(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _damaged(path: Path) -> AISBenchError:
-    return AISBenchError.of("AISBENCH_RESULTS_DAMAGED", str(path), "is not a file that AISBench wrote")
+    return AISBenchError.of(Code.AISBENCH_RESULTS_DAMAGED, str(path), "is not a file that AISBench wrote")

@@ -13,24 +13,26 @@ from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison
 from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY, CachePrediction, RunFacts
 from ais_bench_prefix_cache.counters.difference import difference
 from ais_bench_prefix_cache.counters.snapshot import MetricsSnapshot, parse_snapshots
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
+from ais_bench_prefix_cache.foundation.names import verdict
 from ais_bench_prefix_cache.scenario.model import ServiceConfig, ValidationConfig
 
-PASS = "PASS"
-PASS_WITH_WARNING = "PASS_WITH_WARNING"
-PLANNING_WARNINGS = frozenset({"TARGET_UNREACHABLE", "TARGET_DEVIATION", "TRAJECTORY_BEST_EFFORT", "CACHE_TOO_SMALL"})
+PLANNING_WARNINGS = frozenset(
+    {Code.TARGET_UNREACHABLE, Code.TARGET_DEVIATION, Code.TRAJECTORY_BEST_EFFORT, Code.CACHE_TOO_SMALL}
+)
 """Warnings of the data set itself: they stay; every other warning is made anew."""
 
 _TRAFFIC_FINDINGS = frozenset(
     {
-        "TOKENS_ADDED",
-        "TOKENS_MISSING",
-        "TOKENIZER_DIFFERS",
-        "REQUESTS_MISSING",
-        "AISBENCH_WARMUPS",
-        "RETRIES",
-        "FOREIGN_TRAFFIC",
-        "CACHE_BYPASSED",
+        Code.TOKENS_ADDED,
+        Code.TOKENS_MISSING,
+        Code.TOKENIZER_DIFFERS,
+        Code.REQUESTS_MISSING,
+        Code.AISBENCH_WARMUPS,
+        Code.RETRIES,
+        Code.FOREIGN_TRAFFIC,
+        Code.CACHE_BYPASSED,
     }
 )
 
@@ -82,7 +84,7 @@ def analyze_run(
     if facts.assumed_empty:
         warnings.append(
             {
-                "code": "ASSUME_EMPTY_CACHE",
+                "code": Code.ASSUME_EMPTY_CACHE.value,
                 "message": "the prefix cache was not reset; it was assumed to be empty (service.assume_empty_cache)",
             }
         )
@@ -93,8 +95,8 @@ def analyze_run(
     document["status"] = status
     document["validation"] = {
         **previous_analysis["validation"],
-        "status": PASS_WITH_WARNING if warnings else PASS,
-        "actual_status": PASS_WITH_WARNING if actual_warnings else PASS,
+        "status": verdict(warnings),
+        "actual_status": verdict(actual_warnings),
     }
     document["warnings"] = warnings
     document["runtime"] = {
@@ -192,7 +194,7 @@ def _prediction(
 
 def _with_suggestions(warning: dict[str, Any], findings: Sequence[Finding]) -> dict[str, Any]:
     """QUERIES_MISMATCH says what the difference suggests."""
-    if warning["code"] != "QUERIES_MISMATCH":
+    if warning["code"] != Code.QUERIES_MISMATCH:
         return warning
     reasons = [finding for finding in findings if finding.code in _TRAFFIC_FINDINGS]
     suggested = "; ".join(finding.message for finding in reasons)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ais_bench_prefix_cache.analysis.planned_traffic import NO_RANK, RequestColumns
+from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.analysis.run_facts import CachePrediction
 from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, send_planned
+from ais_bench_prefix_cache.foundation.names import NO_RANK
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay
 
 MOST_BLOCKS = 5_000_000

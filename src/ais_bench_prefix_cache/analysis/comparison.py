@@ -8,6 +8,7 @@ from typing import Any
 
 from ais_bench_prefix_cache.analysis.planned_traffic import PlannedShare, PlannedTraffic
 from ais_bench_prefix_cache.counters.difference import CounterDelta, RankDelta
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.scenario.model import ValidationConfig
 
 
@@ -47,7 +48,7 @@ def compare(planned: PlannedTraffic, delta: CounterDelta, validation: Validation
     if abs(signed) > validation.actual_warning_pp:
         warnings.append(
             {
-                "code": "ACTUAL_DEVIATION",
+                "code": Code.ACTUAL_DEVIATION.value,
                 "message": f"the counted hit rate {delta.hit_rate:.4f} is {abs(signed):.2f} percentage points away "
                 f"from the theoretical {planned.hit_rate:.4f} (warning above {validation.actual_warning_pp:g})",
                 "theoretical_hit_rate": planned.hit_rate,
@@ -61,7 +62,7 @@ def compare(planned: PlannedTraffic, delta: CounterDelta, validation: Validation
     if queries_difference > 0 or -queries_difference > allowed:
         warnings.append(
             {
-                "code": "QUERIES_MISMATCH",
+                "code": Code.QUERIES_MISMATCH.value,
                 "message": f"the server counted {delta.queries} prompt tokens, planned were {planned.input_tokens}: "
                 f"{abs(queries_difference)} too {'many' if queries_difference > 0 else 'few'}",
                 "expected_queries": planned.input_tokens,

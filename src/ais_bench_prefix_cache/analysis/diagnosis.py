@@ -14,6 +14,7 @@ from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison
 from ais_bench_prefix_cache.analysis.run_facts import RunFacts
 from ais_bench_prefix_cache.counters.difference import CounterDelta
 from ais_bench_prefix_cache.counters.snapshot import CacheConfig, EngineCounters, MetricsSnapshot
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem
 
 Severity = Literal["error", "warning", "note"]
@@ -29,7 +30,7 @@ _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 class Finding:
     """``code`` is stable, ``evidence`` JSON-ready numbers, ``remedy`` what to do."""
 
-    code: str
+    code: Code
     severity: Severity
     message: str
     evidence: Mapping[str, Any]
@@ -38,7 +39,7 @@ class Finding:
     def as_json(self) -> dict[str, Any]:
         """One entry of ``analysis.findings``."""
         return {
-            "code": self.code,
+            "code": self.code.value,
             "severity": self.severity,
             "message": self.message,
             "evidence": dict(self.evidence),
@@ -108,7 +109,7 @@ def diagnose(evidence: Evidence) -> list[Finding]:
 def _unusable_snapshots(evidence: Evidence) -> Iterator[Finding]:
     for problem in evidence.problems:
         code, remedy = _PROBLEM_FINDINGS.get(problem.code, (None, ""))
-        if code == "NO_TRAFFIC" and any(config.prefix_caching is False for config in evidence.configs.values()):
+        if code == Code.NO_TRAFFIC and any(config.prefix_caching is False for config in evidence.configs.values()):
             continue
         if code is not None:
             yield Finding(
@@ -132,7 +133,7 @@ def _caching_off(evidence: Evidence) -> Iterator[Finding]:
     off = sorted(rank for rank, config in evidence.configs.items() if config.prefix_caching is False)
     if off:
         yield Finding(
-            "PREFIX_CACHING_OFF",
+            Code.PREFIX_CACHING_OFF,
             "error",
             "the server says that prefix caching is off (cache_config_info: enable_prefix_caching)",
             {"ranks": off, "counted_queries": evidence.delta.queries if evidence.delta else 0},
@@ -153,7 +154,7 @@ def _block_size(evidence: Evidence) -> Iterator[Finding]:
         size = next(iter(other.values()))
         multiple = size > ours and size % ours == 0
         yield Finding(
-            "SERVER_BLOCK_SIZE_MULTIPLE" if multiple else "WRONG_BLOCK_SIZE",
+            Code.SERVER_BLOCK_SIZE_MULTIPLE if multiple else Code.WRONG_BLOCK_SIZE,
             "error" if evidence.hits_short else "warning",
             f"the server caches in blocks of {size} tokens, tokenizer.block_size is {ours}",
             {"tokenizer.block_size": ours, "server_block_size": {str(r): s for r, s in sorted(other.items())}},
@@ -163,7 +164,7 @@ def _block_size(evidence: Evidence) -> Iterator[Finding]:
     elif steps and not evidence.as_planned:
         step = next(iter(steps.values()))
         yield Finding(
-            "SERVER_BLOCK_SIZE_MULTIPLE",
+            Code.SERVER_BLOCK_SIZE_MULTIPLE,
             "error" if evidence.hits_short else "warning",
             f"the server's hits come in steps of {step} tokens, tokenizer.block_size is {ours}: with decode context "
             "parallelism a block spans several devices",
@@ -176,7 +177,7 @@ def _block_size(evidence: Evidence) -> Iterator[Finding]:
         # Larger blocks can only take hits away; a step that a request's repeats have in common by chance shows none.
         if step > ours and step % ours == 0 and requests.seen_hits < requests.expected_hits:
             yield Finding(
-                "SERVER_BLOCK_SIZE_MULTIPLE",
+                Code.SERVER_BLOCK_SIZE_MULTIPLE,
                 "error",
                 f"all cached_tokens that responses reported are multiples of {step}, tokenizer.block_size is {ours}",
                 {"tokenizer.block_size": ours, "hit_step_tokens": step, "different_values": requests.seen_values},
@@ -184,7 +185,7 @@ def _block_size(evidence: Evidence) -> Iterator[Finding]:
             )
         elif step % ours:
             yield Finding(
-                "WRONG_BLOCK_SIZE",
+                Code.WRONG_BLOCK_SIZE,
                 "error",
                 f"the cached_tokens that responses reported are multiples of {step} but not of tokenizer.block_size, "
                 f"{ours}",
@@ -239,7 +240,7 @@ def _hybrid(evidence: Evidence) -> Iterator[Finding]:
             if value
         }
         yield Finding(
-            "HYBRID_MODEL",
+            Code.HYBRID_MODEL,
             "warning" if evidence.hits_short else "note",
             "the model is a hybrid (sliding window or Mamba layers): the first request that shares a shorter part of a "
             "warmed prefix hits 0, the second hits in full",
@@ -267,7 +268,7 @@ def _speculative(evidence: Evidence) -> Iterator[Finding]:
     if requests is not None and requests.mismatched and not only_one_block:
         return
     yield Finding(
-        "SPECULATIVE_DECODING",
+        Code.SPECULATIVE_DECODING,
         "warning",
         f"every request with hits lacks one block of {block_size} tokens, as with EAGLE or MTP speculative decoding: "
         "it drops the last matched block"
@@ -288,7 +289,7 @@ def _rank_routing(evidence: Evidence) -> Iterator[Finding]:
     wrong = [p for p in evidence.facts.probes if p.moved_rank is not None and p.moved_rank != p.dp_rank]
     if wrong:
         yield Finding(
-            "RANK_HEADER_IGNORED",
+            Code.RANK_HEADER_IGNORED,
             "error",
             f"a probe sent to rank {wrong[0].dp_rank} moved the counter of rank {wrong[0].moved_rank}",
             {"probes": [{"dp_rank": p.dp_rank, "moved_rank": p.moved_rank} for p in wrong]},
@@ -310,7 +311,7 @@ def _rank_routing(evidence: Evidence) -> Iterator[Finding]:
     }
     if sorted(expected.values()) == sorted(counted.values()):
         yield Finding(
-            "ENGINE_MAP_WRONG",
+            Code.ENGINE_MAP_WRONG,
             "error",
             "the ranks counted each other's tokens: the engine labels belong to other ranks",
             numbers,
@@ -318,7 +319,7 @@ def _rank_routing(evidence: Evidence) -> Iterator[Finding]:
         )
     else:
         yield Finding(
-            "RANK_HEADER_IGNORED",
+            Code.RANK_HEADER_IGNORED,
             "error",
             "all planned tokens were counted, but on other ranks than planned: the server did not follow "
             "X-data-parallel-rank",
@@ -330,7 +331,7 @@ def _rank_routing(evidence: Evidence) -> Iterator[Finding]:
 def _tokenizer(evidence: Evidence) -> Iterator[Finding]:
     for fact in evidence.facts.tokenization:
         yield Finding(
-            "TOKENIZER_DIFFERS",
+            Code.TOKENIZER_DIFFERS,
             "error",
             f"the server encodes the prompt of {fact.group_id} otherwise from token {fact.position} on "
             f"({fact.server_tokens} tokens there, {fact.our_tokens} here)",
@@ -388,7 +389,7 @@ def _traffic(evidence: Evidence) -> Iterator[Finding]:
         return
     if excess < 0:
         yield Finding(
-            "REQUESTS_MISSING",
+            Code.REQUESTS_MISSING,
             "error",
             f"the server counted {-excess} prompt tokens fewer than planned: requests were not sent, were refused, "
             "failed or bypassed the cache",
@@ -404,7 +405,7 @@ def _traffic(evidence: Evidence) -> Iterator[Finding]:
     # Known to send none, AISBench is not to blame for a number that fits; nor would anyone warm up with all rows.
     if warmups is not None and evidence.facts.aisbench_warmups != 0 and not repetitions:
         yield Finding(
-            "AISBENCH_WARMUPS",
+            Code.AISBENCH_WARMUPS,
             "error",
             f"the {excess} tokens too many are exactly those of the first rows sent {warmups} more "
             f"{'time' if warmups == 1 else 'times'}: AISBench's own warm-ups",
@@ -415,7 +416,7 @@ def _traffic(evidence: Evidence) -> Iterator[Finding]:
     retried = evidence.facts.retried_requests or (requests.retried if requests is not None else 0)
     if retried:
         yield Finding(
-            "RETRIES",
+            Code.RETRIES,
             "error",
             f"{retried} {'request was' if retried == 1 else 'requests were'} sent more than once",
             numbers | {"retried_requests": retried} | _failures(evidence),
@@ -432,7 +433,7 @@ def _traffic(evidence: Evidence) -> Iterator[Finding]:
             "counts its prompt as often), and a proxy that sends requests again."
         )
     yield Finding(
-        "FOREIGN_TRAFFIC",
+        Code.FOREIGN_TRAFFIC,
         "error",
         f"the server counted {excess} prompt tokens that this run did not send{what}",
         numbers,
@@ -444,7 +445,7 @@ def _added_tokens(step: int, numbers: Mapping[str, Any]) -> Finding:
     count = abs(step)
     tokens = f"{count} token" if count == 1 else f"{count} tokens"
     return Finding(
-        "TOKENS_ADDED" if step > 0 else "TOKENS_MISSING",
+        Code.TOKENS_ADDED if step > 0 else Code.TOKENS_MISSING,
         "error",
         f"the server counts {tokens} {'more' if step > 0 else 'fewer'} in every prompt than the data set: a special "
         "token (BOS) or a template",
@@ -456,7 +457,7 @@ def _added_tokens(step: int, numbers: Mapping[str, Any]) -> Finding:
 
 def _other_token_counts(numbers: Mapping[str, Any]) -> Finding:
     return Finding(
-        "TOKENIZER_DIFFERS",
+        Code.TOKENIZER_DIFFERS,
         "error",
         "the server counts other numbers of tokens in the same prompts: it uses another tokenizer",
         dict(numbers),
@@ -488,7 +489,7 @@ def _bypassed(evidence: Evidence) -> Iterator[Finding]:
     if delta is None or not tokens:
         return
     yield Finding(
-        "CACHE_BYPASSED",
+        Code.CACHE_BYPASSED,
         "error" if evidence.hits_short > 0 else "warning",
         f"{tokens} prompt tokens were processed without asking the prefix cache, as requests with prompt_logprobs are",
         {"prompt_tokens": delta.queries + tokens, "counted_queries": delta.queries},
@@ -500,7 +501,7 @@ def _preemptions(evidence: Evidence) -> Iterator[Finding]:
     count = None if evidence.delta is None else evidence.delta.total("preemptions")
     if count:
         yield Finding(
-            "PREEMPTIONS",
+            Code.PREEMPTIONS,
             "warning",
             f"the server preempted running requests {count} times because its KV cache was full, and lost cached "
             "blocks",
@@ -514,7 +515,7 @@ def _cache_too_small(evidence: Evidence) -> Iterator[Finding]:
     if prediction is not None and prediction.hit_tokens < planned.hit_tokens:
         rate = prediction.hit_tokens / planned.input_tokens
         yield Finding(
-            "CACHE_TOO_SMALL",
+            Code.CACHE_TOO_SMALL,
             "error",
             f"the server's cache evicts blocks that the plan counts on: with {prediction.capacity_tokens} tokens for "
             f"each engine a hit rate of {rate:.4f} is reachable, not {planned.hit_rate:.4f}",
@@ -534,7 +535,7 @@ def _cache_too_small(evidence: Evidence) -> Iterator[Finding]:
         capacity = config.kv_cache_size_tokens
         if planned.mode == "warmup" and capacity is not None and capacity < needed:
             yield Finding(
-                "CACHE_TOO_SMALL",
+                Code.CACHE_TOO_SMALL,
                 "error",
                 f"the canonical prefixes of {len(planned.canonical_prefix_tokens)} groups need {needed} tokens, an "
                 f"engine's cache holds {capacity}",
@@ -554,7 +555,7 @@ def _reset(evidence: Evidence) -> Iterator[Finding]:
     again = "Let the server be idle and reset again; vLLM needs VLLM_SERVER_DEV_MODE=1 for /reset_prefix_cache."
     if full and len(full) < len(hits_after):
         yield Finding(
-            "RESET_PARTIAL",
+            Code.RESET_PARTIAL,
             "error",
             f"after the reset the {'rank' if len(full) == 1 else 'ranks'} {', '.join(full)} still hit what was cached "
             "before; the others do not",
@@ -563,7 +564,7 @@ def _reset(evidence: Evidence) -> Iterator[Finding]:
         )
     elif not reset.accepted:
         yield Finding(
-            "RESET_REFUSED",
+            Code.RESET_REFUSED,
             "note" if hits_after and not full else "error",
             f"the server refused to reset its cache ({reset.attempts} {'try' if reset.attempts == 1 else 'tries'})",
             numbers,
@@ -571,7 +572,7 @@ def _reset(evidence: Evidence) -> Iterator[Finding]:
         )
     elif full:
         yield Finding(
-            "RESET_IGNORED",
+            Code.RESET_IGNORED,
             "error",
             "the server answered that the cache was reset, and still hits what was cached before",
             numbers,
@@ -584,7 +585,7 @@ def _external_tier(evidence: Evidence) -> Iterator[Finding]:
     if hits:
         assert evidence.delta is not None
         yield Finding(
-            "EXTERNAL_KV_TIER",
+            Code.EXTERNAL_KV_TIER,
             "warning",
             f"a tier outside of the device's cache served {hits} prompt tokens; they are no local hits",
             {"external_hits": hits, "external_queries": evidence.delta.total("external_queries")},
@@ -596,7 +597,7 @@ def _block_counters(evidence: Evidence) -> Iterator[Finding]:
     delta = evidence.delta
     if delta is not None and delta.unit == "blocks":
         yield Finding(
-            "BLOCK_COUNTERS",
+            Code.BLOCK_COUNTERS,
             "warning",
             f"this server counts blocks of {delta.block_size} tokens (vLLM 0.7.3 to 0.8.5); they were multiplied"
             + (
@@ -616,7 +617,7 @@ def _no_hit_series(evidence: Evidence) -> Iterator[Finding]:
     missing = sorted(rank for rank, counters in after.by_rank.items() if not counters.hits_shown)
     if missing and evidence.planned.hit_tokens:
         yield Finding(
-            "NO_HIT_SERIES",
+            Code.NO_HIT_SERIES,
             "warning",
             f"{after.hits_metric} is not shown: either nothing was hit, or this version does not count hits",
             {"planned_hits": evidence.planned.hit_tokens, "counted_hits": evidence.delta.hits},
@@ -629,7 +630,7 @@ def _busy(evidence: Evidence) -> Iterator[Finding]:
         busy = _ranks_where(snapshot, lambda c: bool((c.running or 0) + (c.waiting or 0)))
         if busy and snapshot is not None:
             yield Finding(
-                "SERVER_BUSY",
+                Code.SERVER_BUSY,
                 "warning",
                 f"requests were under way when the {name} snapshot was taken",
                 {
@@ -646,7 +647,7 @@ def _asleep(evidence: Evidence) -> Iterator[Finding]:
         asleep = _ranks_where(snapshot, lambda c: c.asleep is True)
         if asleep:
             yield Finding(
-                "SERVER_ASLEEP",
+                Code.SERVER_ASLEEP,
                 "warning",
                 f"the server was asleep when the {name} snapshot was taken; falling asleep empties the cache",
                 {"snapshot": name, "ranks": asleep},
@@ -666,7 +667,7 @@ def _disagreement(evidence: Evidence) -> Iterator[Finding]:
     cached = delta.total("prompt_tokens_cached")
     if cached is not None and cached != delta.hits:
         yield Finding(
-            "COUNTERS_DISAGREE",
+            Code.COUNTERS_DISAGREE,
             "warning",
             f"the server counted {delta.hits} hits, and {cached} cached prompt tokens",
             {"counted_hits": delta.hits, "prompt_tokens_cached": cached},
@@ -675,7 +676,7 @@ def _disagreement(evidence: Evidence) -> Iterator[Finding]:
     requests = evidence.requests
     if requests is not None and requests.complete and requests.seen_hits != delta.hits and not evidence.excess_queries:
         yield Finding(
-            "COUNTERS_DISAGREE",
+            Code.COUNTERS_DISAGREE,
             "warning",
             f"the server counted {delta.hits} hits, and reported {requests.seen_hits} in its responses",
             {"counted_hits": delta.hits, "reported_hits": requests.seen_hits},
@@ -693,7 +694,7 @@ def _unexplained(evidence: Evidence) -> Iterator[Finding]:
         numbers["first_mismatch"] = dict(evidence.requests.first_mismatch)
     if short < 0:
         yield Finding(
-            "CACHE_NOT_EMPTY",
+            Code.CACHE_NOT_EMPTY,
             "warning",
             f"{-short} tokens more were hit than theory says: the cache held blocks of an earlier run or of others",
             {**numbers, "assumed_empty": evidence.facts.assumed_empty},
@@ -701,7 +702,7 @@ def _unexplained(evidence: Evidence) -> Iterator[Finding]:
         )
     else:
         yield Finding(
-            "HITS_MISSING",
+            Code.HITS_MISSING,
             "warning",
             f"{short} tokens fewer were hit than theory says, and nothing else shows why",
             numbers,
@@ -730,48 +731,48 @@ _RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     _asleep,
     _disagreement,
 )
-_NOT_EXPLAINING = frozenset({"COUNTERS_DISAGREE", "BLOCK_COUNTERS"})
+_NOT_EXPLAINING = frozenset({Code.COUNTERS_DISAGREE, Code.BLOCK_COUNTERS})
 """Findings that may stand beside a shortfall of hits without being its reason."""
 
-_PROBLEM_FINDINGS: Mapping[str, tuple[str, str]] = {
-    "SNAPSHOT_NO_ENGINE_METRICS": (
-        "NO_LOG_STATS",
+_PROBLEM_FINDINGS: Mapping[Code, tuple[Code, str]] = {
+    Code.SNAPSHOT_NO_ENGINE_METRICS: (
+        Code.NO_LOG_STATS,
         "Start vLLM without --disable-log-stats (SGLang with --enable-metrics), or correct service.metrics_url.",
     ),
-    "SNAPSHOT_GAUGE_ONLY": (
-        "GAUGE_ONLY",
+    Code.SNAPSHOT_GAUGE_ONLY: (
+        Code.GAUGE_ONLY,
         "A momentary gauge cannot say what one run hit: use vLLM's V1 engine (0.7.3 or later) or SGLang's counters.",
     ),
-    "SNAPSHOT_MISSING_RANKS": (
-        "RANKS_MISSING",
+    Code.SNAPSHOT_MISSING_RANKS: (
+        Code.RANKS_MISSING,
         "Both snapshots must show every rank: with one port for each rank, give one text for each.",
     ),
-    "SNAPSHOT_DIFFERENT_ENGINES": (
-        "RANKS_MISSING",
+    Code.SNAPSHOT_DIFFERENT_ENGINES: (
+        Code.RANKS_MISSING,
         "Both snapshots must show the same engines: give the texts of several ports in the same order both times.",
     ),
-    "SNAPSHOT_RESTART": (
-        "SERVER_RESTARTED",
+    Code.SNAPSHOT_RESTART: (
+        Code.SERVER_RESTARTED,
         "Find out why the server restarted (memory, a crash) and run again; counters start anew with the process.",
     ),
-    "SNAPSHOT_COUNTER_FELL": (
-        "COUNTERS_FELL",
+    Code.SNAPSHOT_COUNTER_FELL: (
+        Code.COUNTERS_FELL,
         "Counters only fall when the server restarts; or the two files are swapped.",
     ),
-    "SNAPSHOT_HITS_ABOVE_QUERIES": (
-        "HITS_ABOVE_QUERIES",
+    Code.SNAPSHOT_HITS_ABOVE_QUERIES: (
+        Code.HITS_ABOVE_QUERIES,
         "Take both snapshots while no request runs, each from one answer of the server.",
     ),
-    "SNAPSHOT_BLOCKS": (
-        "BLOCK_COUNTERS",
+    Code.SNAPSHOT_BLOCKS: (
+        Code.BLOCK_COUNTERS,
         "Keep vllm:cache_config_info in the saved text, or use vLLM 0.9.2 or later, which counts tokens.",
     ),
-    "SNAPSHOT_UNIT": (
-        "BLOCK_COUNTERS",
+    Code.SNAPSHOT_UNIT: (
+        Code.BLOCK_COUNTERS,
         "Keep the # HELP lines in the saved text, or use vLLM 0.9.2 or later, which counts tokens.",
     ),
-    "SNAPSHOT_NO_DATA": (
-        "NO_TRAFFIC",
+    Code.SNAPSHOT_NO_DATA: (
+        Code.NO_TRAFFIC,
         "Take the first snapshot before the requests and the second after them, from the server that got them.",
     ),
 }

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ais_bench_prefix_cache.analysis.analysis_document import (
-    PASS,
-    PASS_WITH_WARNING,
     SnapshotTexts,
     parse_both,
     snapshot_section,
@@ -17,9 +15,11 @@ from ais_bench_prefix_cache.analysis.comparison import counted_section
 from ais_bench_prefix_cache.analysis.diagnosis import Finding
 from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY, RunFacts
 from ais_bench_prefix_cache.counters.difference import CounterDelta, difference
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.names import verdict
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
 
-IMAGE_SEARCH_WARNINGS = frozenset({"DAMAGED_IMAGES", "DAMAGED_PARQUET_FILES", "IMAGE_COLUMN_TYPE"})
+IMAGE_SEARCH_WARNINGS = frozenset({Code.DAMAGED_IMAGES, Code.DAMAGED_PARQUET_FILES, Code.IMAGE_COLUMN_TYPE})
 """Warnings of the data set itself: they stay; every other warning is made anew."""
 USAGE_KEY = "server_usage"
 
@@ -71,7 +71,7 @@ def analyze_image_run(
     if facts.assumed_empty:
         warnings.append(
             {
-                "code": "ASSUME_EMPTY_CACHE",
+                "code": Code.ASSUME_EMPTY_CACHE.value,
                 "message": "the prefix cache was not reset; it was assumed to be empty (service.assume_empty_cache)",
             }
         )
@@ -83,8 +83,8 @@ def analyze_image_run(
     document["status"] = status
     document["validation"] = {
         **previous_analysis["validation"],
-        "status": PASS_WITH_WARNING if warnings else PASS,
-        "actual_status": PASS_WITH_WARNING if mismatch else PASS,
+        "status": verdict(warnings),
+        "actual_status": verdict(mismatch),
     }
     document["warnings"] = warnings
     document["runtime"] = {
@@ -117,7 +117,7 @@ def _queries_mismatch(delta: CounterDelta, usage: ServerUsage | None) -> list[di
         return []
     return [
         {
-            "code": "QUERIES_MISMATCH",
+            "code": Code.QUERIES_MISMATCH.value,
             "message": f"the server counted {delta.queries} prompt tokens, its answers to this run add up to "
             f"{usage.prompt_tokens}: {abs(difference_tokens)} too {'many' if difference_tokens > 0 else 'few'}; "
             "another client may use the server",
@@ -130,7 +130,7 @@ def _queries_mismatch(delta: CounterDelta, usage: ServerUsage | None) -> list[di
 
 def _no_theory(delta: CounterDelta) -> Finding:
     return Finding(
-        code="NO_THEORY",
+        code=Code.NO_THEORY,
         severity="note",
         message=f"{delta.hits} of {delta.queries} prompt tokens were found in the prefix cache; there is no theory for "
         "images to compare this with. The same images stand before the text of every request, so all requests share "

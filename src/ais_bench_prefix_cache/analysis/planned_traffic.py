@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-NO_RANK = -1
-"""``dp_ranks`` of a warm-up request: the server's balancer may put it anywhere."""
+from ais_bench_prefix_cache.foundation.names import NO_RANK
+
 _FIRST_REQUESTS = 64
 
 
@@ -31,8 +31,11 @@ class RequestColumns:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]]) -> RequestColumns:
-        """From the rows' keys ``group_id``, ``dp_rank``, ``lane_sequence``, ``actual_input_tokens``,
-        ``theoretical_hit_tokens``, ``shared_prefix_tokens`` and ``max_tokens``."""
+        """The columns of rows of ``full.jsonl``.
+
+        Read are ``group_id``, ``dp_rank``, ``lane_sequence``, ``actual_input_tokens``, ``theoretical_hit_tokens``,
+        ``shared_prefix_tokens`` and ``max_tokens``.
+        """
         group_ids: list[str] = []
         dp_ranks: list[int] = []
         lane_sequences: list[int] = []

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ais_bench_prefix_cache.analysis.planned_traffic import NO_RANK, RequestColumns
+from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
+from ais_bench_prefix_cache.foundation.names import NO_RANK
 
 TIME_BUCKETS = 20
 """At most this many buckets of equally many requests, in the order in which they were sent."""

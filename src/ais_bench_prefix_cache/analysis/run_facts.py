@@ -33,9 +33,11 @@ class ProbeFact:
 
 @dataclass(frozen=True)
 class ResetFact:
-    """A reset and its proof. ``accepted``: the server said that it worked; ``attempts`` is 0 where nobody asked it.
-    ``hits_after`` is, per rank, what a prompt that had been cached before hits after the reset: 0 where the cache was
-    emptied."""
+    """A reset and its proof.
+
+    ``accepted``: the server said that it worked; ``attempts`` is 0 where nobody asked it. ``hits_after`` is, per rank,
+    what a prompt that had been cached before hits after the reset: 0 where the cache was emptied.
+    """
 
     accepted: bool
     status: int | None = None

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import Literal
 
 from ais_bench_prefix_cache.calculators.number_checks import require_at_least_one, require_not_negative
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 
 Policy = Literal["static", "continuous"]
@@ -22,6 +23,8 @@ MOST_SLOTS = 65536
 
 @dataclass(frozen=True)
 class BatchRequest:
+    """A request of a drawn batch; ``arrival`` is the number of a step."""
+
     name: str
     arrival: int
     output_tokens: int
@@ -109,11 +112,13 @@ def _static(requests: Sequence[BatchRequest], slots: int) -> Iterator[Occupancy]
 def _check(requests: Sequence[BatchRequest], slots: int) -> None:
     require_at_least_one(slots=slots)
     if slots > MOST_SLOTS:
-        raise CalculationError.of("IMPOSSIBLE_VALUE", "slots", f"is {slots}", allowed=f"1 to {MOST_SLOTS}")
+        raise CalculationError.of(Code.IMPOSSIBLE_VALUE, "slots", f"is {slots}", allowed=f"1 to {MOST_SLOTS}")
     seen: set[str] = set()
     for request in requests:
         if request.name in seen:
-            raise CalculationError.of("NAME_TWICE", f"request {request.name}", "every request needs a name of its own")
+            raise CalculationError.of(
+                Code.NAME_TWICE, f"request {request.name}", "every request needs a name of its own"
+            )
         seen.add(request.name)
         require_not_negative(**{f"request {request.name}: arrival": request.arrival})
         require_at_least_one(**{f"request {request.name}: output_tokens": request.output_tokens})

@@ -14,6 +14,7 @@ from ais_bench_prefix_cache.calculators.sizing import (
     constant_state_layers,
     latent_attention_layers,
 )
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 
 _TORCH_DTYPES = {
@@ -64,14 +65,14 @@ def sizing_of_model(config: Mapping[str, Any], *, dtype: str | None = None, tens
     config = text_part(config)
     if config.get("block_configs"):
         raise CalculationError.of(
-            "MODEL_CONFIG",
+            Code.MODEL_CONFIG,
             "block_configs",
             "gives every layer heads of its own",
             hint="Give --layers, --kv-heads and --head-dim for layers that are alike, and add up.",
         )
     layer_count = _integer(config, *_LAYERS)
     if layer_count > MOST_LAYERS:
-        raise CalculationError.of("MODEL_CONFIG", _LAYERS[0], f"is {layer_count}", allowed=f"1 to {MOST_LAYERS}")
+        raise CalculationError.of(Code.MODEL_CONFIG, _LAYERS[0], f"is {layer_count}", allowed=f"1 to {MOST_LAYERS}")
     dtype_bytes = DTYPE_BYTES[dtype or model_dtype(config)]
     layers = [
         constant_state_layers(count)
@@ -94,7 +95,7 @@ def model_dtype(config: Mapping[str, Any]) -> str:
     name = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     if name not in _TORCH_DTYPES:
         raise CalculationError.of(
-            "MODEL_CONFIG", "torch_dtype", f"is {name!r}", allowed=", ".join(_TORCH_DTYPES), hint="Give --dtype."
+            Code.MODEL_CONFIG, "torch_dtype", f"is {name!r}", allowed=", ".join(_TORCH_DTYPES), hint="Give --dtype."
         )
     return _TORCH_DTYPES[name]
 
@@ -139,7 +140,7 @@ def _attention(config: Mapping[str, Any], count: int, *, window: int | None, ten
         head_dim, rest = divmod(hidden_size, heads)
         if rest:
             raise CalculationError.of(
-                "MODEL_CONFIG", "head_dim", f"is missing, and {heads} heads do not divide hidden_size {hidden_size}"
+                Code.MODEL_CONFIG, "head_dim", f"is missing, and {heads} heads do not divide hidden_size {hidden_size}"
             )
     kv_heads = _kv_heads(config, heads)
     value_head_dim = None
@@ -173,7 +174,7 @@ def _kv_heads(config: Mapping[str, Any], heads: int) -> int:
     kv_heads = _integer(config, "num_key_value_heads", "num_kv_heads", default=heads)
     if kv_heads > heads:
         raise CalculationError.of(
-            "MODEL_CONFIG", "num_key_value_heads", f"is {kv_heads}", allowed=f"1 to num_attention_heads, {heads}"
+            Code.MODEL_CONFIG, "num_key_value_heads", f"is {kv_heads}", allowed=f"1 to num_attention_heads, {heads}"
         )
     return kv_heads
 
@@ -193,10 +194,10 @@ def _all_layer_kinds(config: Mapping[str, Any], layer_count: int) -> list[LayerK
         if not names:
             continue
         if not isinstance(names, str if key == "hybrid_override_pattern" else list):
-            raise CalculationError.of("MODEL_CONFIG", key, f"is {names!r}", allowed="the kind of every layer")
+            raise CalculationError.of(Code.MODEL_CONFIG, key, f"is {names!r}", allowed="the kind of every layer")
         if len(names) != layer_count:
             raise CalculationError.of(
-                "MODEL_CONFIG", key, f"names {len(names)} layers", allowed=f"num_hidden_layers, {layer_count}"
+                Code.MODEL_CONFIG, key, f"names {len(names)} layers", allowed=f"num_hidden_layers, {layer_count}"
             )
         if key == "hybrid_override_pattern":
             # Nemotron-H: M is Mamba, * attention, - and E layers without either.
@@ -245,7 +246,7 @@ def _named_kind(name: str, windowed: LayerKind) -> LayerKind:
     if name in _FULL_NAMES:
         return FULL
     raise CalculationError.of(
-        "MODEL_CONFIG",
+        Code.MODEL_CONFIG,
         "layer_types",
         f"has a layer of unknown type {name!r}",
         allowed=", ".join(sorted(_FULL_NAMES | _WINDOWED_NAMES | _CONSTANT_NAMES)),
@@ -260,9 +261,9 @@ def _integer(config: Mapping[str, Any], *names: str, smallest: int = 1, default:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
             raise CalculationError.of(
-                "MODEL_CONFIG", name, f"is {value!r}", allowed=f"an integer of {smallest} or more"
+                Code.MODEL_CONFIG, name, f"is {value!r}", allowed=f"an integer of {smallest} or more"
             )
         return value
     if default is None:
-        raise CalculationError.of("MODEL_CONFIG", names[0], "is missing from the model's configuration")
+        raise CalculationError.of(Code.MODEL_CONFIG, names[0], "is missing from the model's configuration")
     return default

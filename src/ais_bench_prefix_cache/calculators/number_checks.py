@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 
 
@@ -18,4 +19,4 @@ def require_not_negative(**numbers: int) -> None:
 def _require(smallest: int, numbers: dict[str, int]) -> None:
     for name, number in numbers.items():
         if number < smallest:
-            raise CalculationError.of("IMPOSSIBLE_VALUE", name, f"is {number}", allowed=f"{smallest} or more")
+            raise CalculationError.of(Code.IMPOSSIBLE_VALUE, name, f"is {number}", allowed=f"{smallest} or more")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ais_bench_prefix_cache.calculators.number_checks import require_at_least_one, require_not_negative
 from ais_bench_prefix_cache.calculators.sizing import blocks_for
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 
 
@@ -43,7 +44,7 @@ class PageTable:
         """
         logical, offset = divmod(token, self.block_size)
         if token < 0 or logical >= len(self.entries) or offset >= self.entries[logical].used_tokens:
-            raise CalculationError.of("NO_SUCH_TOKEN", "token", f"the request has no token {token}")
+            raise CalculationError.of(Code.NO_SUCH_TOKEN, "token", f"the request has no token {token}")
         return self.entries[logical].physical_block, offset
 
 
@@ -57,11 +58,13 @@ def page_table(length: int, block_size: int, free_blocks: Sequence[int]) -> Page
     require_at_least_one(block_size=block_size)
     require_not_negative(free_blocks=min(free_blocks, default=0))
     if len(set(free_blocks)) < len(free_blocks):
-        raise CalculationError.of("IMPOSSIBLE_VALUE", "free_blocks", "names a block twice", allowed="each block once")
+        raise CalculationError.of(
+            Code.IMPOSSIBLE_VALUE, "free_blocks", "names a block twice", allowed="each block once"
+        )
     needed = blocks_for(length, block_size)
     if needed > len(free_blocks):
         raise CalculationError.of(
-            "NO_FREE_BLOCK",
+            Code.NO_FREE_BLOCK,
             "free_blocks",
             f"{length} tokens need {needed} blocks of {block_size}, but only {len(free_blocks)} are free",
         )

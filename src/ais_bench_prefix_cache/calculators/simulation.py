@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ais_bench_prefix_cache.datasets.traces.reading import TraceRow
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 from ais_bench_prefix_cache.kvcache.trace_replay import RankTotals, RoutingRule, TraceReplay
 
@@ -112,7 +113,7 @@ class Simulation:
         for size in sizes or ():
             if size < curve.smallest_num_blocks:
                 raise CalculationError.of(
-                    "REQUEST_TOO_LARGE",
+                    Code.REQUEST_TOO_LARGE,
                     "--capacity-curve",
                     f"the largest request does not fit into {size} blocks",
                     allowed=f"{curve.smallest_num_blocks} or more",

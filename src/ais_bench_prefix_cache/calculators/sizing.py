@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ais_bench_prefix_cache.calculators.number_checks import require_at_least_one, require_not_negative
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
@@ -55,7 +56,7 @@ def attention_layers(
     require_at_least_one(layers=count, kv_heads=kv_heads, head_dim=head_dim, tensor_parallel=tensor_parallel)
     if kv_heads % tensor_parallel and tensor_parallel % kv_heads:
         raise CalculationError.of(
-            "HEADS_AND_RANKS",
+            Code.HEADS_AND_RANKS,
             "tensor_parallel",
             f"{tensor_parallel} ranks cannot share {kv_heads} KV heads",
             allowed="one is a multiple of the other",
@@ -75,6 +76,51 @@ def latent_attention_layers(count: int, *, latent_dim: int, rotary_dim: int) -> 
     """
     require_at_least_one(layers=count, latent_dim=latent_dim, rotary_dim=rotary_dim)
     return CacheLayers("latent", count, latent_dim + rotary_dim)
+
+
+@dataclass(frozen=True)
+class ModelNumbers:
+    """A model told in numbers instead of by its configuration: attention layers that are alike but for a window.
+
+    With ``latent_dim`` and ``rotary_dim`` it is latent attention, else attention with ``kv_heads`` heads of
+    ``head_dim`` numbers; ``window_layers`` (all, where a ``window`` is given) of its layers have the window.
+    """
+
+    layers: int
+    kv_heads: int = 0
+    head_dim: int = 0
+    latent_dim: int | None = None
+    rotary_dim: int = 0
+    window: int | None = None
+    window_layers: int | None = None
+
+    def cache_layers(self, tensor_parallel: int) -> tuple[CacheLayers, ...]:
+        """The cache of each kind of layer on one rank.
+
+        Raises:
+            CalculationError: a number is impossible, or heads and ranks do not divide each other.
+        """
+        if self.latent_dim is not None:
+            return (latent_attention_layers(self.layers, latent_dim=self.latent_dim, rotary_dim=self.rotary_dim),)
+        require_at_least_one(layers=self.layers)
+        windowed = 0
+        if self.window is not None:
+            windowed = self.layers if self.window_layers is None else self.window_layers
+        if not 0 <= windowed <= self.layers:
+            raise CalculationError.of(
+                Code.IMPOSSIBLE_VALUE, "--window-layers", f"is {windowed}", allowed=f"0 to --layers, {self.layers}"
+            )
+        return tuple(
+            attention_layers(
+                count,
+                kv_heads=self.kv_heads,
+                head_dim=self.head_dim,
+                window=window,
+                tensor_parallel=tensor_parallel,
+            )
+            for count, window in ((self.layers - windowed, None), (windowed, self.window))
+            if count
+        )
 
 
 def constant_state_layers(count: int) -> CacheLayers:
@@ -137,7 +183,7 @@ class CacheSizing:
         """
         layers = [layer for layer in self.layers if layer.numbers_per_token]
         if not layers:
-            raise CalculationError.of("NO_CACHE", "model", "no layer of this model keeps anything per token")
+            raise CalculationError.of(Code.NO_CACHE, "model", "no layer of this model keeps anything per token")
         counts = [layer.count for layer in layers]
         if len({layer.numbers_per_token for layer in layers}) > 1:
             return tuple(BlockGroup(layer.window, 1, layer.count, layer.numbers_per_token) for layer in layers)
@@ -233,7 +279,7 @@ def requests_that_fit(sizing: CacheSizing, blocks: int, *, length: int, block_si
     require_at_least_one(length=length, block_size=block_size)
     if not 0 <= prefix_tokens <= length:
         raise CalculationError.of(
-            "IMPOSSIBLE_VALUE", "prefix_tokens", f"is {prefix_tokens}", allowed=f"0 to the length, {length}"
+            Code.IMPOSSIBLE_VALUE, "prefix_tokens", f"is {prefix_tokens}", allowed=f"0 to the length, {length}"
         )
     shared_bytes = own_bytes = 0
     prefix_blocks = prefix_tokens // block_size
@@ -245,7 +291,7 @@ def requests_that_fit(sizing: CacheSizing, blocks: int, *, length: int, block_si
         own_bytes += group.count * own_blocks * sizing.group_block_bytes(group, block_size)
     if not own_bytes:
         raise CalculationError.of(
-            "IMPOSSIBLE_VALUE",
+            Code.IMPOSSIBLE_VALUE,
             "prefix_tokens",
             "requests that share all their blocks fit in any number",
             allowed=f"at most {length - 1}, so that each keeps a token of its own",
@@ -265,7 +311,7 @@ def prefixes_that_fit(sizing: CacheSizing, blocks: int, *, prefix_tokens: int, b
     require_at_least_one(block_size=block_size)
     if prefix_tokens < block_size:
         raise CalculationError.of(
-            "IMPOSSIBLE_VALUE", "prefix_tokens", f"is {prefix_tokens}", allowed=f"at least one block, {block_size}"
+            Code.IMPOSSIBLE_VALUE, "prefix_tokens", f"is {prefix_tokens}", allowed=f"at least one block, {block_size}"
         )
     kept_bytes = 0
     for group in sizing.block_groups():

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ais_bench_prefix_cache.foundation.codes import Code
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -59,7 +61,7 @@ def execute(arguments: argparse.Namespace) -> int:
     ):
         if not mine:
             raise ArtifactError.of(
-                "DIRECTORY_IN_USE",
+                Code.DIRECTORY_IN_USE,
                 str(data_set.paths.directory),
                 "another command is working with this data set",
                 hint="Wait until it has finished.",
@@ -135,7 +137,7 @@ def _read_both(baseline: Sequence[Path], after: Sequence[Path]) -> tuple[Snapsho
                 texts.append(decode_exposition(path.read_bytes(), str(path)))
             except OSError as error:
                 problems.append(
-                    Problem("SNAPSHOT_FILE", str(path), f"the file cannot be read: {error.strerror or error}")
+                    Problem(Code.UNREADABLE_FILE, str(path), f"the file cannot be read: {error.strerror or error}")
                 )
             except SnapshotError as error:
                 problems.extend(error.problems)
@@ -145,7 +147,7 @@ def _read_both(baseline: Sequence[Path], after: Sequence[Path]) -> tuple[Snapsho
     if len(baseline) != len(after):
         problems.append(
             Problem(
-                "SNAPSHOT_COUNT",
+                Code.SNAPSHOT_COUNT,
                 "--baseline, --after",
                 f"{len(baseline)} and {len(after)} files were given",
                 allowed="the same number for both: one, or one for each port",

@@ -92,11 +92,11 @@ def run_log(path: Path) -> Iterator[logging.Logger]:
     class LogFile(logging.FileHandler):
         """A log file that cannot be written is an error of the command (a full disk), not a traceback beside it."""
 
-        def handleError(self, record: logging.LogRecord) -> None:
+        def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
             error = sys.exc_info()[1]
             if isinstance(error, OSError):
                 raise OSError(error.errno, error.strerror, self.baseFilename) from error
-            raise
+            raise  # noqa: PLE0704  the handler calls this while it handles the error
 
     path.parent.mkdir(parents=True, exist_ok=True)
     logger = logging.getLogger(LOGGER_NAME)

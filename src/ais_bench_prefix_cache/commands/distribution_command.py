@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.commands.argument_types import integer
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
+from ais_bench_prefix_cache.foundation.codes import Code
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.copies.request_lengths import InputLengths, OutputLengths
@@ -199,7 +200,7 @@ def _checked(arguments: argparse.Namespace) -> tuple[InputLengths, OutputLengths
     problems: list[Problem] = []
 
     def refuse(option: str, message: str, allowed: str | None = None, hint: str | None = None) -> None:
-        problems.append(Problem("WRONG_OPTION", option, message, allowed, hint))
+        problems.append(Problem(Code.WRONG_OPTION, option, message, allowed, hint))
 
     given = {
         "--distribution": arguments.distribution is not None,

@@ -5,25 +5,19 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ais_bench_prefix_cache.commands.console import print_json
+from ais_bench_prefix_cache.datasets.extraction import FORMS, FORMS_WITH_MODEL, default_output, extract
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.errors import ArtifactError
+
 DESCRIPTION = (
     "Read the JSONL of `distribution` (or any JSONL with question, answer and max_tokens) line by line and write only "
     "what a request needs. Prompts are not changed. An existing output file is replaced as a whole, or not at all."
 )
 
-FORMATS = (
-    "plain",
-    "vllm-custom",
-    "sglang",
-    "aiperf-single-turn",
-    "aiperf-mooncake-trace",
-    "guidellm",
-    "evalscope",
-    "openai-batch",
-)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``extract``."""
+    """Declare the files and the format."""
     parser.add_argument("input", type=Path, metavar="FILE", help="JSONL with question, answer and max_tokens")
     parser.add_argument(
         "-o",
@@ -34,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=FORMATS,
+        choices=tuple(FORMS),
         default="plain",
         help="plain (default): exactly question, answer and max_tokens; the others are read by vllm bench (custom), "
         "SGLang (openai), AIPerf, GuideLLM, evalscope perf (line_by_line) and OpenAI-compatible batch runners",
@@ -43,15 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Run ``extract``; returns the exit code."""
-    from ais_bench_prefix_cache.commands.console import print_json
-    from ais_bench_prefix_cache.datasets.extraction import FORMS_WITH_MODEL, default_output, extract
-    from ais_bench_prefix_cache.foundation.errors import ArtifactError
-
+    """Write the file and print where it is; returns the exit code."""
     needs_model = arguments.format in FORMS_WITH_MODEL
     if needs_model != (arguments.model is not None):
         message = f"--format {arguments.format} " + ("needs it" if needs_model else "has no place for it")
-        raise ArtifactError.of("WRONG_OPTION", "--model", message)
+        raise ArtifactError.of(Code.WRONG_OPTION, "--model", message)
     output = arguments.output or default_output(arguments.input, arguments.format)
     record = extract(arguments.input, output, form=arguments.format, model=arguments.model)
     print_json({"output": str(output), "rows": record.rows, "format": arguments.format}, indent=None)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.argument_types import integer
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
+from ais_bench_prefix_cache.foundation.codes import Code
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts import TokenCounter
@@ -62,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
     spec = PromptSpec(arguments.mode, arguments.shared_prefix_ratio, arguments.prefix_groups)
     wrong = [
-        Problem("WRONG_OPTION", f"--{name.replace('_', '-')}", f"it is {value}", "a whole number from 1 up")
+        Problem(Code.WRONG_OPTION, f"--{name.replace('_', '-')}", f"it is {value}", "a whole number from 1 up")
         for name in ("count", "input_tokens", "blocksize", "max_tokens")
         if (value := getattr(arguments, name)) is not None and value < 1
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ais_bench_prefix_cache.commands.console import note, progress_bar, run_log, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import (
     EXIT_OK,
     ArtifactError,
@@ -50,7 +51,7 @@ def execute(arguments: argparse.Namespace) -> int:
     scenario = load_scenario(arguments.scenario, rules=kind.scenario_rules)
     if not kind.takes_template and arguments.config is not None:
         raise ScenarioError.of(
-            "CONFIG_IS_FOR_TEXT",
+            Code.CONFIG_IS_FOR_TEXT,
             "--config",
             "the prepared data set has images, which are sent with the built-in template",
             hint="Leave --config out.",

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from ais_bench_prefix_cache.commands.console import print_json
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import EXIT_OK
 
 DESCRIPTION = (
@@ -106,7 +107,7 @@ def execute(arguments: argparse.Namespace) -> int:
         api_key = os.environ.get(arguments.api_key_env)
         if not api_key:
             raise ServerError.of(
-                "API_KEY_NOT_SET", "--api-key-env", f"the environment variable {arguments.api_key_env} is not set"
+                Code.API_KEY_NOT_SET, "--api-key-env", f"the environment variable {arguments.api_key_env} is not set"
             )
     configuration = ServerConfiguration(
         tokenizer=arguments.tokenizer,

@@ -89,7 +89,7 @@ def _log(manifest: Path) -> Iterator[None]:
 
 def _as_json(problem: Any) -> dict[str, Any]:
     fields = {
-        "code": problem.code,
+        "code": problem.code.value,
         "where": problem.where,
         "message": problem.message,
         "allowed": problem.allowed,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ais_bench_prefix_cache.counters.snapshot import WHOLE_SERVER, CounterUnit, EngineCounters, MetricsSnapshot
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
 
 QueriesSource = Literal["queries_counter", "prompt_tokens_counter", "blocks"]
@@ -93,7 +94,7 @@ def difference(baseline: MetricsSnapshot, after: MetricsSnapshot) -> CounterDelt
         if late.hits - early.hits > late.queries - early.queries:
             problems.append(
                 Problem(
-                    "SNAPSHOT_HITS_ABOVE_QUERIES",
+                    Code.SNAPSHOT_HITS_ABOVE_QUERIES,
                     rank_name(rank),
                     f"{late.hits - early.hits} hits were counted for {late.queries - early.queries} queries",
                     hint="save both snapshots while no request is under way, each in one answer",
@@ -108,14 +109,14 @@ def difference(baseline: MetricsSnapshot, after: MetricsSnapshot) -> CounterDelt
     block_size = _server_block_size(after)
     if unit == "blocks" and block_size is None:
         raise SnapshotError.of(
-            "SNAPSHOT_BLOCKS",
+            Code.SNAPSHOT_BLOCKS,
             after.queries_metric,
             "this server counts cache blocks, not tokens (vLLM 0.7.3 to 0.8.5 do), and does not show its block size",
             hint="the text must hold vllm:cache_config_info with block_size; or use vLLM 0.9.2 or later",
         )
     if unit == "unknown":
         raise SnapshotError.of(
-            "SNAPSHOT_UNIT",
+            Code.SNAPSHOT_UNIT,
             after.queries_metric,
             "vLLM 0.7.3 to 0.8.5 counts blocks under this name, 0.9.0 and 0.9.1 tokens; the text does not tell which",
             hint="keep the # HELP lines or vllm:prompt_tokens_total in the saved text",
@@ -178,7 +179,7 @@ def _other_server(baseline: MetricsSnapshot, after: MetricsSnapshot) -> list[Pro
     if (baseline.family, baseline.queries_metric) != (after.family, after.queries_metric):
         return [
             Problem(
-                "SNAPSHOT_DIFFERENT_SERVERS",
+                Code.SNAPSHOT_DIFFERENT_SERVERS,
                 where,
                 f"the baseline shows {baseline.queries_metric}, the other {after.queries_metric}",
                 hint="both snapshots must come from the same server process",
@@ -187,7 +188,7 @@ def _other_server(baseline: MetricsSnapshot, after: MetricsSnapshot) -> list[Pro
     if baseline.model_names and after.model_names and baseline.model_names != after.model_names:
         return [
             Problem(
-                "SNAPSHOT_DIFFERENT_SERVERS",
+                Code.SNAPSHOT_DIFFERENT_SERVERS,
                 where,
                 f"the baseline is of model {', '.join(baseline.model_names)}, the other of "
                 f"{', '.join(after.model_names)}",
@@ -199,7 +200,7 @@ def _other_server(baseline: MetricsSnapshot, after: MetricsSnapshot) -> list[Pro
     if early != late:
         return [
             Problem(
-                "SNAPSHOT_DIFFERENT_ENGINES",
+                Code.SNAPSHOT_DIFFERENT_ENGINES,
                 where,
                 f"the baseline shows the engines {_engines(early)}, the other {_engines(late)}",
                 hint="give the texts of several ports in the same order both times",
@@ -219,7 +220,7 @@ def _restarts(baseline: MetricsSnapshot, after: MetricsSnapshot) -> list[Problem
     if early and late and early != late:
         problems.append(
             Problem(
-                "SNAPSHOT_RESTART",
+                Code.SNAPSHOT_RESTART,
                 "process_start_time_seconds",
                 f"the server was restarted between the snapshots: it was {_times(early)}, it is {_times(late)}",
                 hint=hint,
@@ -231,7 +232,7 @@ def _restarts(baseline: MetricsSnapshot, after: MetricsSnapshot) -> list[Problem
         if before is not None and counters.created is not None and before != counters.created:
             problems.append(
                 Problem(
-                    "SNAPSHOT_RESTART",
+                    Code.SNAPSHOT_RESTART,
                     rank_name(rank),
                     f"the counters were created anew between the snapshots: at {before:.3f}, then at "
                     f"{counters.created:.3f}",
@@ -254,7 +255,7 @@ def _fallen(early: EngineCounters, late: EngineCounters, after: MetricsSnapshot)
         if now < before:
             problems.append(
                 Problem(
-                    "SNAPSHOT_COUNTER_FELL",
+                    Code.SNAPSHOT_COUNTER_FELL,
                     rank_name(late.rank),
                     f"{name} fell from {before} to {now}",
                     hint="the server was restarted in between, or the two files are swapped",
@@ -269,7 +270,7 @@ def _no_data_problem(after: MetricsSnapshot) -> Problem:
     if any(config.prefix_caching is False for config in configs):
         hint = "prefix caching is off (cache_config_info says so): start the server with --enable-prefix-caching"
     return Problem(
-        "SNAPSHOT_NO_DATA",
+        Code.SNAPSHOT_NO_DATA,
         after.queries_metric,
         f"no queries between the snapshots (it is {sum(c.queries for c in after.by_rank.values())} in both); that is "
         "no data, not a hit rate of 0",

@@ -14,6 +14,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
 
 _NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*")
@@ -59,7 +60,7 @@ def decode_exposition(data: bytes, where: str) -> str:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
         raise SnapshotError.of(
-            "SNAPSHOT_ENCODING",
+            Code.SNAPSHOT_ENCODING,
             where,
             f"byte {error.start} is not {error.encoding.upper()} text",
             hint="save the answer of /metrics as it comes (with curl a compressed answer needs --compressed)",
@@ -76,7 +77,7 @@ def parse_exposition(text: str, wanted: Container[str], where: str) -> Expositio
     text = text.removeprefix("\ufeff")
     if not text.strip():
         raise SnapshotError.of(
-            "SNAPSHOT_EMPTY", where, "the text is empty", hint="save the whole answer of the server's /metrics"
+            Code.SNAPSHOT_EMPTY, where, "the text is empty", hint="save the whole answer of the server's /metrics"
         )
     problems: list[Problem] = []
     samples: dict[str, list[Sample]] = {}
@@ -107,12 +108,12 @@ def parse_exposition(text: str, wanted: Container[str], where: str) -> Expositio
         if sample is not None:
             samples.setdefault(head, []).append(sample)
         elif number < len(lines):
-            problems.append(Problem("SNAPSHOT_LINE", f"{where} line {number}", f"not a sample line: {_shown(line)}"))
+            problems.append(Problem(Code.SNAPSHOT_LINE, f"{where} line {number}", f"not a sample line: {_shown(line)}"))
     names.discard("")
 
     if not samples and not problems and not any(_parse_sample(line.rstrip("\r"), 0, known_labels) for line in lines):
         raise SnapshotError.of(
-            "SNAPSHOT_NOT_METRICS",
+            Code.SNAPSHOT_NOT_METRICS,
             where,
             f"not a Prometheus text: it begins with {_shown(text.lstrip())}",
             hint="check the metrics URL; an error page of a proxy looks like this",
@@ -121,7 +122,7 @@ def parse_exposition(text: str, wanted: Container[str], where: str) -> Expositio
     if last.strip() and not last.startswith("#") and _parse_sample(last, 0, known_labels) is None:
         problems.append(
             Problem(
-                "SNAPSHOT_TRUNCATED",
+                Code.SNAPSHOT_TRUNCATED,
                 f"{where} line {len(lines)}",
                 f"the text is cut off in the middle of a line: {_shown(last)}",
                 hint="save the whole answer of the server's /metrics",
@@ -202,7 +203,7 @@ def _without_repeats(found: list[Sample], where: str, problems: list[Problem]) -
         if known is not sample and repr(known.value) != repr(sample.value):
             problems.append(
                 Problem(
-                    "SNAPSHOT_DUPLICATE_SERIES",
+                    Code.SNAPSHOT_DUPLICATE_SERIES,
                     f"{where} line {sample.line}",
                     f"{sample.name} has the value {sample.value:.17g} here and {known.value:.17g} in line "
                     f"{known.line}, with the same labels",

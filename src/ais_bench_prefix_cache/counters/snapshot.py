@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ais_bench_prefix_cache.counters.exposition import Exposition, Sample, parse_exposition
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
 
 ServerFamily = Literal["vllm", "sglang", "lmdeploy"]
@@ -276,7 +277,7 @@ def _readers(
     kinds = {(reader.queries_metric, reader.hits_metric) for reader in readers}
     if len(kinds) > 1:
         raise SnapshotError.of(
-            "SNAPSHOT_DIFFERENT_SERVERS",
+            Code.SNAPSHOT_DIFFERENT_SERVERS,
             ", ".join(names),
             "the texts show different counters: " + "; ".join(sorted(kind[0] for kind in kinds)),
             hint="all ports must run the same server version",
@@ -329,7 +330,7 @@ class _TextReader:
             raise SnapshotError(_no_server_problem(exposition, where))
         if engine not in ("auto", family):
             raise SnapshotError.of(
-                "SNAPSHOT_OTHER_ENGINE",
+                Code.SNAPSHOT_OTHER_ENGINE,
                 where,
                 f"these are metrics of {family}, not of {engine}",
                 hint='set service.engine to "auto", or check the metrics URL',
@@ -349,7 +350,7 @@ class _TextReader:
         if len(self.model_names) > 1:
             if model not in self.model_names:
                 raise SnapshotError.of(
-                    "SNAPSHOT_SEVERAL_MODELS",
+                    Code.SNAPSHOT_SEVERAL_MODELS,
                     where,
                     f"the counters of several models are shown ({', '.join(self.model_names)})"
                     + (f", {model!r} is not among them" if model else ""),
@@ -379,7 +380,7 @@ class _TextReader:
         if hits is None:
             if self.family == "vllm" and queries > 0:
                 raise SnapshotError.of(
-                    "SNAPSHOT_NO_HITS",
+                    Code.SNAPSHOT_NO_HITS,
                     self._where,
                     f"{self.queries_metric} is shown{_for_engine(label)}, {self.hits_metric} is not",
                     hint="save the whole answer of the server's /metrics",
@@ -458,7 +459,7 @@ class _TextReader:
             if not math.isfinite(value) or value < 0 or value != int(value):
                 problems.append(
                     Problem(
-                        "SNAPSHOT_VALUE",
+                        Code.SNAPSHOT_VALUE,
                         f"{self._where} line {sample.line}",
                         f"{sample.name} is {value:.17g}; a token counter is a whole number of at least 0",
                     )
@@ -607,7 +608,7 @@ def _rank_problem(
     ranks = [_rank_of_label(label, engine_label_map) for label in labels]
     if len(labels) > dp_size:
         return Problem(
-            "SNAPSHOT_EXTRA_ENGINES",
+            Code.SNAPSHOT_EXTRA_ENGINES,
             where,
             f"{len(labels)} engines are shown ({shown}), service.dp_size is {dp_size}",
             allowed=expected,
@@ -615,7 +616,7 @@ def _rank_problem(
         )
     if None in ranks or len(set(ranks)) < len(ranks):
         return Problem(
-            "SNAPSHOT_ENGINE_LABELS",
+            Code.SNAPSHOT_ENGINE_LABELS,
             where,
             f"the engine labels ({shown}) do not tell the data-parallel ranks",
             allowed=expected,
@@ -625,7 +626,7 @@ def _rank_problem(
         )
     missing = [str(rank) for rank in range(dp_size) if rank not in ranks]
     return Problem(
-        "SNAPSHOT_MISSING_RANKS",
+        Code.SNAPSHOT_MISSING_RANKS,
         where,
         f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(missing)} of {dp_size} not found among the engine "
         f"labels ({shown})",
@@ -636,7 +637,7 @@ def _rank_problem(
 
 def _no_server_problem(exposition: Exposition, where: str) -> Problem:
     return Problem(
-        "SNAPSHOT_NO_ENGINE_METRICS",
+        Code.SNAPSHOT_NO_ENGINE_METRICS,
         where,
         "no metric of vLLM, SGLang or LMDeploy is shown"
         + (" (the Python process's own are)" if "python_info" in exposition.names else ""),
@@ -647,7 +648,7 @@ def _no_server_problem(exposition: Exposition, where: str) -> Problem:
 def _no_counters_problem(reader: _TextReader, where: str) -> Problem:
     if reader.has_gauge("hit_rate"):
         return Problem(
-            "SNAPSHOT_GAUGE_ONLY",
+            Code.SNAPSHOT_GAUGE_ONLY,
             where,
             f"only a momentary hit-rate gauge ({reader.name_prefix}*cache_hit_rate) is shown; no counters of queries "
             "and hits",
@@ -656,7 +657,7 @@ def _no_counters_problem(reader: _TextReader, where: str) -> Problem:
         )
     wanted = _COUNTERS[reader.family]["queries"]
     return Problem(
-        "SNAPSHOT_NO_COUNTERS",
+        Code.SNAPSHOT_NO_COUNTERS,
         where,
         f"no {reader.name_prefix}{wanted}_total is shown, so there is nothing to count with",
         hint="save the whole answer of /metrics; vLLM shows the counters from 0.7.3 (V1 engine) on",

@@ -14,7 +14,8 @@ from ais_bench_prefix_cache.datasets.format.documents import is_count, parse_jso
 from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.rows import render_row
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord, FileSet
-from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
 PLAIN = "plain"
 DEFAULT_SUFFIX = "_extracted"
@@ -63,7 +64,7 @@ def extract(source: Path, output: Path, *, form: str = PLAIN, model: str | None 
     the lines that are wrong (the first :data:`MOST_BAD_LINES`).
     """
     if output.exists() and source.exists() and output.samefile(source):
-        raise ArtifactError(Problem("SAME_FILE", str(output), "the output file is the input file"))
+        raise ArtifactError.of(Code.SAME_FILE, str(output), "the output file is the input file")
     make = FORMS[form]
     try:
         with source.open("rb") as lines, FileSet(replace=True) as files:
@@ -72,13 +73,13 @@ def extract(source: Path, output: Path, *, form: str = PLAIN, model: str | None 
                 growing.write(render_row(make(number, row, model)))
             record = growing.finish()
             if not record.rows:
-                raise ArtifactError(Problem("EMPTY_FILE", str(source), "the file holds no rows"))
+                raise ArtifactError.of(Code.EMPTY_FILE, str(source), "the file holds no rows")
             files.commit()
     except FileNotFoundError:
-        raise ArtifactError(Problem("MISSING_FILE", str(source), "the file does not exist")) from None
+        raise ArtifactError.of(Code.MISSING_FILE, str(source), "the file does not exist") from None
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ArtifactError(Problem("UNREADABLE_FILE", str(source), f"it cannot be read: {reason}")) from None
+        raise ArtifactError.of(Code.UNREADABLE_FILE, str(source), f"it cannot be read: {reason}") from None
     return record
 
 
@@ -103,23 +104,23 @@ def _request_row(line: bytes, where: str, findings: Findings) -> dict[str, Any] 
         row = parse_json(line)
     except ValueError as error:
         reason = "the line is blank" if not line.strip() else f"the line is not JSON: {error}"
-        findings.add("LINE_NOT_JSON", where, reason, allowed="one JSON object")
+        findings.add(Code.INVALID_JSON, where, reason, allowed="one JSON object")
         return None
     if not isinstance(row, dict):
-        findings.add("LINE_NOT_OBJECT", where, "the line is not a JSON object", allowed="one JSON object")
+        findings.add(Code.INVALID_JSON, where, "the line is not a JSON object", allowed="one JSON object")
         return None
     sound = True
     for key, allowed in (("question", "text"), ("answer", "text"), ("max_tokens", "a whole number from 1 up")):
         if key not in row:
-            findings.add("FIELD_MISSING", where, f"the field {key!r} is missing")
+            findings.add(Code.MISSING_KEY, where, f"the field {key!r} is missing")
             sound = False
         elif isinstance(row[key], str) and not _can_be_written(row[key]):
             findings.add(
-                "WRONG_TYPE", f"{where}: {key}", "it holds half of a character (a lone surrogate)", allowed=allowed
+                Code.WRONG_TYPE, f"{where}: {key}", "it holds half of a character (a lone surrogate)", allowed=allowed
             )
             sound = False
         elif not _is_right(key, row[key]):
-            findings.add("WRONG_TYPE", f"{where}: {key}", f"it says {shown(row[key])}", allowed=allowed)
+            findings.add(Code.WRONG_TYPE, f"{where}: {key}", f"it says {shown(row[key])}", allowed=allowed)
             sound = False
     return row if sound else None
 

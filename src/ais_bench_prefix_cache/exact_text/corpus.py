@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, ScenarioError
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
 
@@ -90,16 +91,16 @@ def load_corpus(path: Path, field: str, *alternatives: str) -> Corpus:
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise ScenarioError.of(
-            "CORPUS_NOT_FOUND", "scenario: corpus.path", f"the file {str(path)!r} does not exist"
+            Code.CORPUS_NOT_FOUND, "scenario: corpus.path", f"the file {str(path)!r} does not exist"
         ) from error
     except IsADirectoryError as error:
         raise ScenarioError.of(
-            "CORPUS_NOT_A_FILE", "scenario: corpus.path", f"{str(path)!r} is a directory", allowed="a JSONL file"
+            Code.CORPUS_NOT_A_FILE, "scenario: corpus.path", f"{str(path)!r} is a directory", allowed="a JSONL file"
         ) from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ScenarioError.of(
-            "CORPUS_UNREADABLE", "scenario: corpus.path", f"the file {str(path)!r} cannot be read: {reason}"
+            Code.CORPUS_UNREADABLE, "scenario: corpus.path", f"the file {str(path)!r} cannot be read: {reason}"
         ) from error
 
     rows: list[str] = []
@@ -118,7 +119,7 @@ def load_corpus(path: Path, field: str, *alternatives: str) -> Corpus:
         raise ScenarioError(problems)
     if not rows:
         raise ScenarioError.of(
-            "CORPUS_EMPTY",
+            Code.CORPUS_EMPTY,
             "scenario: corpus.path",
             f"the file {str(path)!r} holds no rows",
             allowed=f"at least one line with a JSON object that has a non-blank text in {field!r}",
@@ -150,7 +151,7 @@ def select_rows(
         name = "indices" if selection.mode == "mixed" else "values"
         problems.append(
             Problem(
-                "CORPUS_ROW_MISSING",
+                Code.CORPUS_ROW_MISSING,
                 f"{where}.{name}[{position}]",
                 f"the corpus {str(corpus.path)!r} has no row {row}",
                 allowed=f"0 to {len(corpus) - 1}",
@@ -169,7 +170,7 @@ def select_rows(
             found = "no row" if not matches else f"{len(matches)} rows ({', '.join(map(str, matches[:5]))})"
             problems.append(
                 Problem(
-                    "CORPUS_DIGEST_MATCH",
+                    Code.CORPUS_DIGEST_MATCH,
                     f"{where}.{name}[{position}]",
                     f"{digest} matches {found} of the corpus {str(corpus.path)!r}",
                     allowed="the digest of exactly one row",
@@ -189,18 +190,18 @@ def _parse_line(path: Path, fields: tuple[str, ...], line_number: int, line: byt
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        return Problem("CORPUS_ENCODING", where, f"byte {error.start + 1} is not UTF-8", allowed="UTF-8")
+        return Problem(Code.CORPUS_ENCODING, where, f"byte {error.start + 1} is not UTF-8", allowed="UTF-8")
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else "it cannot be read"
-        return Problem("CORPUS_LINE_NOT_JSON", where, f"the line is not JSON: {reason}", allowed="one JSON object")
+        return Problem(Code.CORPUS_LINE_NOT_JSON, where, f"the line is not JSON: {reason}", allowed="one JSON object")
     if not isinstance(value, dict):
-        return Problem("CORPUS_LINE_NOT_OBJECT", where, "the line is not a JSON object", allowed="one JSON object")
+        return Problem(Code.CORPUS_LINE_NOT_OBJECT, where, "the line is not a JSON object", allowed="one JSON object")
     present = [field for field in fields if field in value]
     if not present:
         return Problem(
-            "CORPUS_FIELD_MISSING",
+            Code.CORPUS_FIELD_MISSING,
             where,
             f"the field {' or '.join(map(repr, fields))} is missing",
             hint=f"The line has {', '.join(repr(key) for key in value) or 'no fields'}; corpus.field names the text.",
@@ -208,15 +209,15 @@ def _parse_line(path: Path, fields: tuple[str, ...], line_number: int, line: byt
     field = next((field for field in present if isinstance(value[field], str) and value[field].strip()), present[0])
     question = value[field]
     if not isinstance(question, str):
-        return Problem("CORPUS_FIELD_NOT_TEXT", where, f"the field {field!r} is not a string", allowed="a string")
+        return Problem(Code.CORPUS_FIELD_NOT_TEXT, where, f"the field {field!r} is not a string", allowed="a string")
     question = normalize_question(question)
     if not question:
-        return Problem("CORPUS_TEXT_BLANK", where, f"the field {field!r} is blank", allowed="text")
+        return Problem(Code.CORPUS_TEXT_BLANK, where, f"the field {field!r} is blank", allowed="text")
     try:
         question.encode("utf-8")
     except UnicodeEncodeError:
         return Problem(
-            "CORPUS_TEXT_NOT_UNICODE",
+            Code.CORPUS_TEXT_NOT_UNICODE,
             where,
             f"the field {field!r} holds half of a surrogate pair, which no UTF-8 file can hold",
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.exact_text.seed_codes import SeedCodes, find_alphabets
 from ais_bench_prefix_cache.exact_text.words import MAX_VOCABULARY_WORDS, TextCleaner, WordTable, vocabulary_words
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
 
@@ -148,7 +149,7 @@ def _codes(
         found.append(((not fills, codes.middle_tokens, codes.first_tokens), codes))
     if not found:
         raise GenerationError.of(
-            "NO_SEED_MARKERS",
+            Code.NO_SEED_MARKERS,
             "--tokenizer",
             "corpus and vocabulary have no two words that can begin the own part of different prompts",
         )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.exact_text.join_proof import JoinProof, prove_joins
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class PromptTokenizer:
             if prefix != (-1,):
                 return prefix, suffix
         raise GenerationError.of(
-            "TOKENIZER_SPECIAL_TOKENS",
+            Code.TOKENIZER_SPECIAL_TOKENS,
             "scenario: tokenizer.path",
             f"the tokenizer {self._path!r} does not add the same special tokens before and after every text, so no "
             "prompt length can be guaranteed",
@@ -202,18 +203,18 @@ def load_tokenizer(config: TokenizerConfig) -> PromptTokenizer:
     except Exception as error:  # AutoTokenizer lets through whatever its many loaders raise.
         raise _explain_load_failure(config, error, local) from error
     if tokenizer is None or not callable(getattr(tokenizer, "encode", None)):
-        raise _load_error(config, "TOKENIZER_NOT_FOUND", "holds no tokenizer that AutoTokenizer can load", None)
+        raise _load_error(config, Code.TOKENIZER_NOT_FOUND, "holds no tokenizer that AutoTokenizer can load", None)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and getattr(backend.model, "dropout", None):
         raise _load_error(
-            config, "TOKENIZER_RANDOM", "uses BPE dropout, so the same text is encoded differently each time", None
+            config, Code.TOKENIZER_RANDOM, "uses BPE dropout, so the same text is encoded differently each time", None
         )
     try:
         return PromptTokenizer(tokenizer, path=config.path, revision=config.revision)
     except GenerationError:
         raise
     except Exception as error:  # A custom tokenizer's own code may fail in any way.
-        raise _load_error(config, "TOKENIZER_NOT_USABLE", "cannot encode text", error) from error
+        raise _load_error(config, Code.TOKENIZER_NOT_USABLE, "cannot encode text", error) from error
 
 
 def _trusted_backend(tokenizer: Any) -> Any | None:
@@ -285,7 +286,7 @@ def _is_lfs_pointer(file: Path) -> bool:
 
 
 def _load_error(
-    config: TokenizerConfig, code: str, what: str, error: BaseException | None, *, hint: str | None = None
+    config: TokenizerConfig, code: Code, what: str, error: BaseException | None, *, hint: str | None = None
 ) -> GenerationError:
     detail = ""
     if error is not None:
@@ -299,14 +300,14 @@ def _refuse_missing_path(path: str) -> None:
     where = "scenario: tokenizer.path"
     if Path(path).is_file():
         raise GenerationError.of(
-            "TOKENIZER_NOT_A_DIRECTORY",
+            Code.TOKENIZER_NOT_A_DIRECTORY,
             where,
             f"{path!r} is a file",
             allowed="the directory that holds tokenizer.json or tokenizer_config.json, or a model name",
         )
     if path.startswith(("/", ".", "~")) or "\\" in path or path.count("/") > 1:
         raise GenerationError.of(
-            "TOKENIZER_NOT_FOUND",
+            Code.TOKENIZER_NOT_FOUND,
             where,
             f"the directory {path!r} does not exist",
             allowed="a directory with the tokenizer of the served model, or a model name",
@@ -319,20 +320,20 @@ def _explain_load_failure(config: TokenizerConfig, error: Exception, local: bool
     if "trust_remote_code" in lowered:
         return _load_error(
             config,
-            "TOKENIZER_NEEDS_REMOTE_CODE",
+            Code.TOKENIZER_NEEDS_REMOTE_CODE,
             "needs Python code from its repository, which was not allowed",
             None,
             hint="If you trust that code, set tokenizer.trust_remote_code to true.",
         )
     if isinstance(error, ImportError):
-        return _load_error(config, "TOKENIZER_PACKAGE_MISSING", "needs a Python package that is missing", error)
+        return _load_error(config, Code.TOKENIZER_PACKAGE_MISSING, "needs a Python package that is missing", error)
     if local:
         files = sorted(Path(config.path).iterdir())
         pointer = next((file for file in files if _is_lfs_pointer(file)), None)
         if pointer is not None:
             return _load_error(
                 config,
-                "TOKENIZER_DAMAGED",
+                Code.TOKENIZER_DAMAGED,
                 f"holds a Git LFS pointer in place of the file {pointer.name}",
                 None,
                 hint="Fetch the file itself, for example with `git lfs pull`.",
@@ -342,7 +343,7 @@ def _explain_load_failure(config: TokenizerConfig, error: Exception, local: bool
         if model is not None and "tokenizer.json" not in names and importlib.util.find_spec("sentencepiece") is None:
             return _load_error(
                 config,
-                "TOKENIZER_PACKAGE_MISSING",
+                Code.TOKENIZER_PACKAGE_MISSING,
                 f"has no tokenizer.json, and to read its {model.name} the package sentencepiece is missing",
                 None,
                 hint="Install it (`pip install sentencepiece`), or add the tokenizer.json of the model.",
@@ -350,23 +351,23 @@ def _explain_load_failure(config: TokenizerConfig, error: Exception, local: bool
         if not names & {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt"}:
             return _load_error(
                 config,
-                "TOKENIZER_NOT_FOUND",
+                Code.TOKENIZER_NOT_FOUND,
                 "holds no tokenizer files",
                 None,
                 hint="Name the directory that has tokenizer.json or tokenizer_config.json in it.",
             )
-        return _load_error(config, "TOKENIZER_DAMAGED", "cannot be loaded as a tokenizer", error)
+        return _load_error(config, Code.TOKENIZER_DAMAGED, "cannot be loaded as a tokenizer", error)
     if any(word in lowered for word in ("connect", "offline", "resolve", "timed out", "timeout", "proxy", "ssl")):
         return _load_error(
             config,
-            "TOKENIZER_NO_NETWORK",
+            Code.TOKENIZER_NO_NETWORK,
             "is no directory here, and the model hub cannot be reached",
             None,
             hint="Give the path of a directory with the tokenizer's files.",
         )
     return _load_error(
         config,
-        "TOKENIZER_NOT_FOUND",
+        Code.TOKENIZER_NOT_FOUND,
         "is neither a directory here nor a model that the hub serves",
         error,
         hint="Give the path of a directory with the tokenizer's files.",

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def _find_anchor(tokenizer: PromptTokenizer, cleaner: TextCleaner) -> tuple[str,
         if one and middle and two[: len(one)] == one and three == one + middle + middle and cleaner.words(anchor):
             return anchor, tuple(one), tuple(middle)
     raise GenerationError.of(
-        "TOKENIZER_JOINS_WORDS",
+        Code.TOKENIZER_JOINS_WORDS,
         "scenario: tokenizer.path",
         "the tokenizer encodes words that are joined by a space as one, so that a prompt cannot be cut between words",
     )

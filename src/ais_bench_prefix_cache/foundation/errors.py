@@ -7,16 +7,14 @@ Every error that a user can cause derives from :class:`PrefixCacheError`. The co
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ais_bench_prefix_cache.foundation.record import Record
+from ais_bench_prefix_cache.foundation.codes import Code
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from typing_extensions import Self
-
-# Every command waits for this module: it imports nothing large, not even typing.
 
 EXIT_OK = 0
 EXIT_INVALID_INPUT = 2
@@ -27,24 +25,20 @@ EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
 
-class Problem(Record):
+@dataclass(frozen=True)
+class Problem:
     """One thing that is wrong.
 
-    ``code`` is stable and upper case (``UNKNOWN_KEY``); ``where`` names a place in the input (``scenario.json:
-    prefix_cache.seed_blocks``, ``full.jsonl line 7``, a URL); ``message`` says what is wrong there; ``allowed`` what
-    would be right; ``hint`` what to do. None of them ever holds a secret.
+    ``where`` names a place in the input (``scenario.json: prefix_cache.seed_blocks``, ``full.jsonl line 7``, a URL);
+    ``message`` says what is wrong there; ``allowed`` what would be right; ``hint`` what to do. None of them ever holds
+    a secret.
     """
 
-    __slots__ = ("code", "where", "message", "allowed", "hint")  # noqa: RUF023 - in the order of reading
-
-    def __init__(
-        self, code: str, where: str, message: str, allowed: str | None = None, hint: str | None = None
-    ) -> None:
-        self.code = code
-        self.where = where
-        self.message = message
-        self.allowed = allowed
-        self.hint = hint
+    code: Code
+    where: str
+    message: str
+    allowed: str | None = None
+    hint: str | None = None
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.message}" if self.where else self.message
@@ -59,8 +53,8 @@ def os_error_problem(error: OSError) -> Problem:
     """What the operating system refused, in our words where a user can do something about it."""
     where = "" if error.filename is None else str(error.filename)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Problem("DISK_FULL", where, "the disk is full", hint="Free some space and repeat the command.")
-    return Problem("OS_ERROR", where, error.strerror or str(error))
+        return Problem(Code.DISK_FULL, where, "the disk is full", hint="Free some space and repeat the command.")
+    return Problem(Code.OS_ERROR, where, error.strerror or str(error))
 
 
 class PrefixCacheError(Exception):
@@ -77,7 +71,7 @@ class PrefixCacheError(Exception):
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
     @classmethod
-    def of(cls, code: str, where: str, message: str, *, allowed: str | None = None, hint: str | None = None) -> Self:
+    def of(cls, code: Code, where: str, message: str, *, allowed: str | None = None, hint: str | None = None) -> Self:
         """An error with a single problem."""
         return cls(Problem(code, where, message, allowed, hint))
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ais_bench_prefix_cache.foundation.errors import Problem, ScenarioError
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.errors import ScenarioError
 from ais_bench_prefix_cache.scenario.findings import FieldPath, Findings, quoted
 
 LARGEST_FILE_BYTES = 256 << 20
@@ -30,7 +31,7 @@ class JsonDocument:
 class _Unusable:
     """Stands for a number that JSON or this program cannot hold."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: Code, message: str) -> None:
         self.code = code
         self.message = message
 
@@ -51,29 +52,29 @@ def read_file_bytes(path: Path, kind: str) -> bytes:
         with path.open("rb") as stream:
             data = stream.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError:
-        _refuse("FILE_NOT_FOUND", name, f"the {kind} file does not exist")
+        _refuse(Code.MISSING_FILE, name, f"the {kind} file does not exist")
     except IsADirectoryError:
-        _refuse("NOT_A_FILE", name, f"the {kind} file is a directory", hint="name the file in it")
+        _refuse(Code.NOT_A_FILE, name, f"the {kind} file is a directory", hint="name the file in it")
     except PermissionError:
-        _refuse("FILE_UNREADABLE", name, f"the {kind} file may not be read by this user")
+        _refuse(Code.UNREADABLE_FILE, name, f"the {kind} file may not be read by this user")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        _refuse("FILE_UNREADABLE", name, f"the {kind} file cannot be read: {reason}")
+        _refuse(Code.UNREADABLE_FILE, name, f"the {kind} file cannot be read: {reason}")
     if len(data) > LARGEST_FILE_BYTES:
-        _refuse("FILE_TOO_LARGE", name, f"the {kind} file is larger than {LARGEST_FILE_BYTES >> 20} MiB")
+        _refuse(Code.FILE_TOO_LARGE, name, f"the {kind} file is larger than {LARGEST_FILE_BYTES >> 20} MiB")
     return data
 
 
 def decode_utf8(data: bytes, name: str, kind: str) -> str:
     """The text of UTF-8 bytes; names the position of the first byte that is not UTF-8."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        _refuse("WRONG_ENCODING", name, f"the {kind} file is UTF-16", hint="save it as UTF-8")
+        _refuse(Code.WRONG_ENCODING, name, f"the {kind} file is UTF-16", hint="save it as UTF-8")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         _refuse(
-            "WRONG_ENCODING",
+            Code.WRONG_ENCODING,
             name,
             f"the {kind} file is not UTF-8: byte 0x{data[error.start]:02x} at position {error.start} (line {line})",
             hint="save it as UTF-8",
@@ -89,10 +90,10 @@ def read_json_object(path: Path, findings: Findings) -> JsonDocument:
     name = findings.document_name
     data = read_file_bytes(path, "Scenario")
     if data.startswith(b"\xef\xbb\xbf"):
-        _refuse("BYTE_ORDER_MARK", name, "the Scenario file begins with a byte-order mark", hint="save it without")
+        _refuse(Code.BYTE_ORDER_MARK, name, "the Scenario file begins with a byte-order mark", hint="save it without")
     text = decode_utf8(data, name, "Scenario")
     if not text.strip():
-        _refuse("EMPTY_FILE", name, "the Scenario file is empty", hint="an empty Scenario is written {}")
+        _refuse(Code.EMPTY_FILE, name, "the Scenario file is empty", hint="an empty Scenario is written {}")
     try:
         content = json.loads(
             text,
@@ -105,18 +106,18 @@ def read_json_object(path: Path, findings: Findings) -> JsonDocument:
         position = _syntax_position(error, text)
         line, column = text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
         sentence = _syntax_sentence(error.msg, text, position)
-        _refuse("INVALID_JSON", name, f"this is not JSON: {sentence} at line {line}, column {column}")
+        _refuse(Code.INVALID_JSON, name, f"this is not JSON: {sentence} at line {line}, column {column}")
     except RecursionError:
-        _refuse("NESTED_TOO_DEEPLY", name, f"the document is nested more than {DEEPEST_NESTING} levels deep")
+        _refuse(Code.NESTED_TOO_DEEPLY, name, f"the document is nested more than {DEEPEST_NESTING} levels deep")
     if not isinstance(content, dict):
-        _refuse("NOT_AN_OBJECT", name, "the Scenario is not a JSON object", allowed='an object: { "run": … }')
+        _refuse(Code.NOT_AN_OBJECT, name, "the Scenario is not a JSON object", allowed='an object: { "run": … }')
     for place, value in _walk(content, name):
         _report_unusable(place, value, findings)
     return JsonDocument(content, hashlib.sha256(data).hexdigest())
 
 
-def _refuse(code: str, where: str, message: str, *, allowed: str | None = None, hint: str | None = None) -> NoReturn:
-    raise ScenarioError(Problem(code, where, message, allowed, hint))
+def _refuse(code: Code, where: str, message: str, *, allowed: str | None = None, hint: str | None = None) -> NoReturn:
+    raise ScenarioError.of(code, where, message, allowed=allowed, hint=hint)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -135,14 +136,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _constant(text: str) -> _Unusable:
-    return _Unusable("NOT_A_NUMBER", f"{text} is not a JSON number")
+    return _Unusable(Code.NOT_A_NUMBER, f"{text} is not a JSON number")
 
 
 def _float(text: str) -> float | _Unusable:
     value = float(text)
     if math.isfinite(value):
         return value
-    return _Unusable("NUMBER_TOO_LARGE", "the number is too large")
+    return _Unusable(Code.NUMBER_TOO_LARGE, "the number is too large")
 
 
 def _integer(text: str) -> int | _Unusable:
@@ -151,7 +152,7 @@ def _integer(text: str) -> int | _Unusable:
         value = int(text)
         if -(1 << 63) <= value < 1 << 63:
             return value
-    return _Unusable("NUMBER_TOO_LARGE", "the integer does not fit into 64 bits")
+    return _Unusable(Code.NUMBER_TOO_LARGE, "the integer does not fit into 64 bits")
 
 
 def _syntax_position(error: json.JSONDecodeError, text: str) -> int:
@@ -199,7 +200,7 @@ def _walk(content: Any, name: str) -> Iterator[tuple[FieldPath, Any]]:
         place, value = pending.pop()
         yield place, value
         if len(place) > DEEPEST_NESTING:
-            _refuse("NESTED_TOO_DEEPLY", name, f"the document is nested more than {DEEPEST_NESTING} levels deep")
+            _refuse(Code.NESTED_TOO_DEEPLY, name, f"the document is nested more than {DEEPEST_NESTING} levels deep")
         if isinstance(value, dict):
             pending.extend([((*place, key), item) for key, item in reversed(value.items())])
         elif isinstance(value, list):
@@ -214,15 +215,15 @@ def _report_unusable(place: FieldPath, value: Any, findings: Findings) -> None:
     elif isinstance(value, dict):
         if isinstance(value, _ObjectWithDuplicates):
             for key in value.duplicates:
-                findings.report((*place, key), "DUPLICATE_KEY", "the key appears more than once", hint="keep one")
+                findings.report((*place, key), Code.DUPLICATE_KEY, "the key appears more than once", hint="keep one")
         for key in value:
             reason = _unusable_text(key, place)
             if reason:
-                findings.report((*place, key), "UNUSABLE_TEXT", f"the key holds {reason}")
+                findings.report((*place, key), Code.UNUSABLE_TEXT, f"the key holds {reason}")
     elif isinstance(value, str):
         reason = _unusable_text(value, place)
         if reason:
-            findings.report(place, "UNUSABLE_TEXT", f"the text holds {reason}")
+            findings.report(place, Code.UNUSABLE_TEXT, f"the text holds {reason}")
 
 
 def _unusable_text(text: str, place: FieldPath) -> str | None:

@@ -159,8 +159,10 @@ def _split(parent: _Run, run: _Run, length: int) -> _Run:
 
 
 class _GrowingSums:
-    """A list of integers that knows the sum of its first elements (Fenwick, "A new data structure for cumulative
-    frequency tables", Software: Practice and Experience 24, 1994)."""
+    """A list of integers that knows the sum of its first elements.
+
+    Fenwick, "A new data structure for cumulative frequency tables", Software: Practice and Experience 24, 1994.
+    """
 
     def __init__(self) -> None:
         self.total = 0

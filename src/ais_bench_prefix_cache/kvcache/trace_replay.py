@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 from ais_bench_prefix_cache.kvcache.block_hash import BlockHash
 from ais_bench_prefix_cache.kvcache.block_pool import BlockPool
@@ -19,7 +20,6 @@ from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve, capacit
 from ais_bench_prefix_cache.kvcache.stack_distances import BlockNames, StackDistances, block_names
 
 RoutingRule = Literal["round-robin", "group", "field", "least-loaded", "prefix-aware"]
-ROUTING_RULES: tuple[RoutingRule, ...] = ("round-robin", "group", "field", "least-loaded", "prefix-aware")
 
 MOST_BLOCKS = 1 << 24
 """Blocks of all ranks together; a block takes some 100 bytes."""
@@ -82,10 +82,10 @@ class TraceReplay:
         for name, number in (("block_size", block_size), ("num_blocks", num_blocks), ("ranks", ranks),
                              ("concurrency", concurrency)):  # fmt: skip
             if number is not None and number < 1:
-                raise CalculationError.of("IMPOSSIBLE_VALUE", name, f"is {number}", allowed="1 or more")
+                raise CalculationError.of(Code.IMPOSSIBLE_VALUE, name, f"is {number}", allowed="1 or more")
         if ranks * (num_blocks or 1) > MOST_BLOCKS:
             raise CalculationError.of(
-                "IMPOSSIBLE_VALUE",
+                Code.IMPOSSIBLE_VALUE,
                 "num_blocks",
                 f"{num_blocks or 1} blocks on each of {ranks} ranks are more than can be replayed",
                 allowed=f"{MOST_BLOCKS} blocks in all; without a number of blocks nothing is ever forgotten",
@@ -148,7 +148,7 @@ class TraceReplay:
         """
         if self.num_blocks is not None or self._concurrency > 1 or self.routing == "prefix-aware":
             raise CalculationError.of(
-                "NO_CAPACITY_CURVE",
+                Code.NO_CAPACITY_CURVE,
                 "capacity curve",
                 "one replay answers for all numbers of blocks only where it is the same for all of them",
                 allowed="an unbounded cache, one request at a time, and any routing but prefix-aware",
@@ -168,7 +168,7 @@ class TraceReplay:
             oldest = next((index for index, entry in enumerate(self._running) if entry[0] == rank), None)
             if oldest is None:
                 raise CalculationError.of(
-                    "REQUEST_TOO_LARGE",
+                    Code.REQUEST_TOO_LARGE,
                     f"request {self._requests + 1}",
                     f"its {request.prompt_tokens} prompt and {request.output_tokens} output tokens need {total} blocks "
                     f"of {self.block_size} tokens, but a rank has {pool.num_blocks}",
@@ -206,7 +206,7 @@ class TraceReplay:
         if self.routing == "field":
             if request.rank is None or not 0 <= request.rank < ranks:
                 raise CalculationError.of(
-                    "NO_SUCH_RANK",
+                    Code.NO_SUCH_RANK,
                     f"request {self._requests + 1}",
                     "names no rank" if request.rank is None else f"names rank {request.rank}",
                     allowed=f"0 to {ranks - 1}",

@@ -9,6 +9,10 @@ That couples the requests of a lane. Two passes take the coupling away:
    known: raising requests hit exactly the watermark, the others up to ``min(cap, watermark)``; and the hits are handed
    out again within those limits.
 
+Words, all in blocks: ``wanted`` is what a request hits after the first pass; ``raised_to`` the level to which it raises
+its lane's watermark (0: it does not); its ``surplus`` how much more a raising request hits than is wanted; ``leads``
+how far a lane's hits are ahead of its own rate; ``play`` how far all lanes together may leave the band of the bound.
+
 What this costs is measured in ``docs/planning.md``.
 """
 
@@ -90,8 +94,10 @@ def plan_lanes(
 def _tolerance(
     input_tokens: Int64Column, hit_blocks: int, block_size: int, distance: float, lanes: int, play: float
 ) -> tuple[Int64Column, Int64Column]:
-    """The global curves between which the cumulative hit blocks should stay: the smallest distance from the target
-    that is possible at all, and at most half a block for each lane; nothing is asked of the first tenth of the input.
+    """The global curves between which the cumulative hit blocks should stay.
+
+    They lie the smallest distance from the target that is possible at all, and at most half a block for each lane;
+    nothing is asked of the first tenth of the input.
     """
     inputs = np.cumsum(input_tokens).astype(np.float64)
     target = hit_blocks * block_size / float(inputs[-1])

@@ -17,8 +17,6 @@ Int64Column = npt.NDArray[np.int64]
 Int32Column = npt.NDArray[np.int32]
 
 PlanningPath = Literal["warmup", "beam", "scalable", "exact"]
-NO_LANE = -1
-"""``dp_rank`` and ``lane_sequence`` of a warm-up request: the server's balancer may put it anywhere."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class Plan:
 
     ``generation_index``: the request's number before ordering. ``group``: 0 … groups-1.
     ``occurrence_in_group``: n-th request of its group in send order. ``dp_rank``, ``lane_sequence``:
-    :data:`NO_LANE` in warm-up mode. ``watermark_before/after``: tokens of the group's canonical prefix that are
+    ``names.NO_RANK`` in warm-up mode. ``watermark_before/after``: tokens of the group's canonical prefix that are
     cached in the lane. ``canonical_prefix_tokens``: per group, the longest shared prefix that the plan uses;
     ``max_shared_prefix_tokens``: per group, the longest that its lengths would allow.
     """

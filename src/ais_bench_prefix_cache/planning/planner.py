@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.names import BEST_EFFORT, NO_RANK, PASS, group_name
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
 from ais_bench_prefix_cache.planning.allocation import allocate_warm
 from ais_bench_prefix_cache.planning.cold_beam import beam_is_affordable, search_plan
 from ais_bench_prefix_cache.planning.cold_lanes import plan_lanes
 from ais_bench_prefix_cache.planning.groups import assignment_column, group_counts
+from ais_bench_prefix_cache.planning.lane_simulation import simulate_cold, simulate_warm
 from ais_bench_prefix_cache.planning.lanes import Lanes, build_lanes, cold_ranks
 from ais_bench_prefix_cache.planning.lengths import request_lengths
 from ais_bench_prefix_cache.planning.ordering import occurrence_in_group, send_order
-from ais_bench_prefix_cache.planning.plan import NO_LANE, Int32Column, Int64Column, Plan, PlanningPath, Trajectory
+from ais_bench_prefix_cache.planning.plan import Int32Column, Int64Column, Plan, PlanningPath, Trajectory
 from ais_bench_prefix_cache.planning.quality import largest_distance, smallest_possible_distance
 from ais_bench_prefix_cache.planning.reachability import (
     cold_hit_limits,
@@ -26,7 +27,6 @@ from ais_bench_prefix_cache.planning.reachability import (
     prefix_capacities,
     reachability,
 )
-from ais_bench_prefix_cache.planning.theory import simulate_cold, simulate_warm
 from ais_bench_prefix_cache.planning.trajectory import check_trajectory
 from ais_bench_prefix_cache.scenario.model import Scenario
 
@@ -69,8 +69,8 @@ def plan_scenario(scenario: Scenario) -> Plan:
         limits = requests.capacity
         hit_blocks = nearest_hit_blocks(config.target_hit_rate, total_input, block_size, int(limits.sum()))
         answer = _SharedBlocks(allocate_warm(inputs, requests.capacity, hit_blocks), "warmup")
-        dp_rank = np.full(inputs.size, NO_LANE, dtype=np.int32)
-        lane_sequence = np.full(inputs.size, NO_LANE, dtype=np.int64)
+        dp_rank = np.full(inputs.size, NO_RANK, dtype=np.int32)
+        lane_sequence = np.full(inputs.size, NO_RANK, dtype=np.int64)
     else:
         dp_rank = cold_ranks(requests.occurrence, dp_size)
         lane_sequence = requests.occurrence // dp_size
@@ -91,7 +91,7 @@ def plan_scenario(scenario: Scenario) -> Plan:
         issues, issue_count = check_trajectory(inputs, theory.hit_tokens, lanes, block_size)
     trajectory = Trajectory(
         path=answer.path,
-        status="BEST_EFFORT" if issues or answer.path == "exact" else "PASS",
+        status=BEST_EFFORT if issues or answer.path == "exact" else PASS,
         issues=issues,
         fallback_reason=answer.fallback_reason,
         issue_count=issue_count,

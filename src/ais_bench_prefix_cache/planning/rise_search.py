@@ -70,9 +70,11 @@ def improve_rises(
 def _changes(
     capacity: Int64Column, lanes: Lanes, raised_to: Int64Column, wanted: Int64Column, binding: CurveDistance
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Changes of one rise near the requests that decide the distance: leave it out, raise by all that fits or only so
-    far that the next rise hits no more than is wanted, move it, or a new one. Each is a list of requests and one of the
-    levels to which they raise their lane's watermark."""
+    """Changes of one rise near the requests that decide the distance.
+
+    Leave it out, raise by all that fits or only so far that the next rise hits no more than is wanted, move it, or a
+    new one. Each is a list of requests and one of the levels to which they raise their lane's watermark.
+    """
     for start, end in zip(lanes.starts[:-1].tolist(), lanes.starts[1:].tolist(), strict=True):
         members = lanes.by_lane[start:end]
         first = max(0, int(np.searchsorted(members, binding.first, side="right")) - LOOK_BACK)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.names import group_name
 from ais_bench_prefix_cache.planning.plan import Int64Column, Plan
 from ais_bench_prefix_cache.scenario.model import Scenario
 

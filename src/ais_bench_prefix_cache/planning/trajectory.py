@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.names import group_name
 from ais_bench_prefix_cache.planning.lanes import Lanes
 from ais_bench_prefix_cache.planning.plan import Int64Column
 
@@ -19,8 +20,9 @@ LISTED_ISSUES = 50
 def check_trajectory(
     input_tokens: Int64Column, hit_tokens: Int64Column, lanes: Lanes, block_size: int
 ) -> tuple[tuple[Mapping[str, Any], ...], int]:
-    """Issues of a cold plan, at most one of each code per lane and :data:`LISTED_ISSUES` in all, and how many requests
-    have one.
+    """Issues of a cold plan, and how many requests have one.
+
+    Listed is at most one issue of each code per lane, and :data:`LISTED_ISSUES` in all.
 
     Hits come in whole blocks, so after the cumulative lane input ``P`` a rate is known up to one block: it lies in
     ``[(hits - B) / P, (hits + B) / P]``. A rate *falls* where its whole interval lies below that of an earlier request
@@ -36,8 +38,10 @@ def check_trajectory(
     falls, overshoots = highest < peak, lowest > goal
 
     found = [
-        *_first_per_lane("CUMULATIVE_RATE_FALLS", falls, peak - highest, rate, peak, "peak_hit_rate", lanes),
-        *_first_per_lane("CUMULATIVE_RATE_OVERSHOOTS", overshoots, lowest - goal, rate, goal, "goal_hit_rate", lanes),
+        *_first_per_lane(Code.CUMULATIVE_RATE_FALLS, falls, peak - highest, rate, peak, "peak_hit_rate", lanes),
+        *_first_per_lane(
+            Code.CUMULATIVE_RATE_OVERSHOOTS, overshoots, lowest - goal, rate, goal, "goal_hit_rate", lanes
+        ),
     ]
     found.sort(key=lambda issue: -issue["largest_excess"])
     return tuple(found[:LISTED_ISSUES]), int((falls | overshoots).sum())
@@ -57,7 +61,7 @@ def _segmented_maximum(column: npt.NDArray[np.float64], lanes: Lanes) -> npt.NDA
 
 
 def _first_per_lane(
-    code: str,
+    code: Code,
     flagged: npt.NDArray[np.bool_],
     excess: npt.NDArray[np.float64],
     rate: npt.NDArray[np.float64],
@@ -77,7 +81,7 @@ def _first_per_lane(
     for place, lane, count, above in zip(places[first], lane_of[first], counts, largest, strict=True):
         issues.append(
             {
-                "code": code,
+                "code": code.value,
                 "group": group_name(int(lanes.group[lane])),
                 "dp_rank": int(lanes.dp_rank[lane]),
                 "position": int(place - lanes.starts[lane]),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Protocol
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.prompts.source_words import NONCE_WORDS, SENTENCES
 
@@ -146,11 +147,11 @@ class ExactTokens:
             settle_rows(self._rows, tokenizer, 0, proven=self.proven)
         except UnlikeRow as error:
             raise GenerationError.of(
-                "PROMPTS_NOT_EXACT", "tokenizer", "text is not encoded as its words are"
+                Code.PROMPTS_NOT_EXACT, "tokenizer", "text is not encoded as its words are"
             ) from error
         if not self._rows.slot:
             raise GenerationError.of(
-                "PROMPTS_NOT_EXACT", "tokenizer", f"no text keeps the tokens of its words ({self.proof.reason})"
+                Code.PROMPTS_NOT_EXACT, "tokenizer", f"no text keeps the tokens of its words ({self.proof.reason})"
             )
         self._fillers = collect_fillers(self._table, tokenizer, cleaner)
         # Pairs of letters serve tokenizers whose tokens are letters or bytes.
@@ -164,7 +165,7 @@ class ExactTokens:
 
         if self._shape is None:
             raise GenerationError.of(
-                "BLOCK_SIZE_TOO_SMALL",
+                Code.BLOCK_SIZE_TOO_SMALL,
                 "block size",
                 f"a block of {self._block} tokens has no room for a nonce of {LEAST_CODE_BITS} bits",
                 hint="Use a larger block size.",
@@ -183,7 +184,7 @@ class ExactTokens:
             return reader.render(reader.take(tokens, seed))
         except Unfillable as error:
             raise GenerationError.of(
-                "LENGTH_NOT_REACHABLE",
+                Code.LENGTH_NOT_REACHABLE,
                 "input tokens",
                 f"the vocabulary has no words that add up to exactly {error.tokens} token(s)",
                 hint="Ask for longer prompts.",
@@ -196,7 +197,7 @@ class ExactTokens:
             if ids and len(ids) <= tokens and self._fillers.can_make(tokens - len(ids)):
                 return f"{self._table.texts[word]} {self.filler(tokens - len(ids), seed)}".rstrip()
         raise GenerationError.of(
-            "LENGTH_NOT_REACHABLE", "input tokens", f"no word of the vocabulary begins a text of {tokens} token(s)"
+            Code.LENGTH_NOT_REACHABLE, "input tokens", f"no word of the vocabulary begins a text of {tokens} token(s)"
         )
 
     def shared_tokens(self, wanted: float, least: int, most: int) -> int | None:

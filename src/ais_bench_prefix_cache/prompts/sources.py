@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError, Problem
 from ais_bench_prefix_cache.foundation.random_streams import derive_seed, numbered_seeds
 from ais_bench_prefix_cache.prompts.source_texts import (
@@ -54,7 +55,7 @@ class PromptSpec:
         problems: list[Problem] = []
 
         def refuse(where: str, message: str, allowed: str) -> None:
-            problems.append(Problem("PROMPT_SPEC", where, message, allowed))
+            problems.append(Problem(Code.PROMPT_SPEC, where, message, allowed))
 
         if self.mode not in PROMPT_MODES:
             refuse("mode", f"it is {self.mode!r}", ", ".join(PROMPT_MODES))
@@ -168,7 +169,7 @@ class PromptSource:
         self._checked = not isinstance(counter, ExactTokens)
         if input_tokens < self.minimum_tokens:
             raise GenerationError.of(
-                "PROMPT_TOO_SHORT",
+                Code.PROMPT_TOO_SHORT,
                 "input tokens",
                 f"prompts of {input_tokens} token(s) cannot be controlled in the mode {spec.mode}",
                 allowed=f"at least {self.minimum_tokens}",
@@ -349,7 +350,7 @@ class PromptSource:
     def _not_exact(self, prompt_id: str) -> GenerationError:
         reason = f" ({self.counter.proof.reason})" if isinstance(self.counter, ExactTokens) else ""
         return GenerationError.of(
-            "PROMPTS_NOT_EXACT", "tokenizer", f"the prompt {prompt_id} cannot be made exact{reason}"
+            Code.PROMPTS_NOT_EXACT, "tokenizer", f"the prompt {prompt_id} cannot be made exact{reason}"
         )
 
 

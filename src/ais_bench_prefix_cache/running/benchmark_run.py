@@ -13,17 +13,16 @@ from typing import Any
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult
 from ais_bench_prefix_cache.aisbench.launch import check_job, run_aisbench
 from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
-from ais_bench_prefix_cache.analysis.analysis_document import (
-    PASS_WITH_WARNING,
-    SnapshotTexts,
-)
+from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts
 from ais_bench_prefix_cache.analysis.run_facts import ProbeFact, ResetFact, RunFacts
 from ais_bench_prefix_cache.counters.snapshot import parse_kv_cache_usage
 from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
 from ais_bench_prefix_cache.datasets.format.writing import update_analysis
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, ServiceError, SnapshotError
+from ais_bench_prefix_cache.foundation.names import PASS_WITH_WARNING
 from ais_bench_prefix_cache.running.phases import Phases
 from ais_bench_prefix_cache.scenario.model import Scenario
 from ais_bench_prefix_cache.service.client import ServiceClient
@@ -186,7 +185,7 @@ class BenchmarkRun(ABC):
         stable = self.reader.stable(timeout=self.service.timeout_seconds)
         if not stable.stable:
             raise ServiceError.of(
-                "FOREIGN_TRAFFIC",
+                Code.FOREIGN_TRAFFIC,
                 ", ".join(self.service.metrics_urls),
                 f"the counters did not stand still for {self.service.timeout_seconds:g} s although nothing was sent",
                 hint="Someone else uses this server. Stop other clients during a run: their prompts would be counted, "

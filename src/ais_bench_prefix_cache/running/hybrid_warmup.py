@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.service.warming import WarmupEntry
 
@@ -57,7 +58,7 @@ def _text_of(ids: Sequence[int], length: SharedLength, tokenizer: PromptTokenize
     """The text of the first tokens of a prompt."""
     if tokenizer.backend is None:
         raise GenerationError.of(
-            "HYBRID_WARMUP",
+            Code.HYBRID_WARMUP,
             "service.hybrid_warmup",
             f"the tokenizer {tokenizer.class_name} does not tell where its tokens end in a text",
             hint="Leave service.hybrid_warmup out.",
@@ -72,7 +73,7 @@ def _entry(
     ids = tokenizer.encode(prompt)
     if ids[: len(shared)] != list(shared):
         raise GenerationError.of(
-            "HYBRID_WARMUP",
+            Code.HYBRID_WARMUP,
             "service.hybrid_warmup",
             f"no prompt can be made that shares exactly {len(shared)} tokens of the prefix of {length.group_id}",
             hint="Use one fixed input length, or leave service.hybrid_warmup out.",

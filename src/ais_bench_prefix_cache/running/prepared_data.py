@@ -9,6 +9,7 @@ from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.manifest_search import FoundManifest, find_manifest
 from ais_bench_prefix_cache.datasets.format.rows import read_rows
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.scenario.model import Scenario
 from ais_bench_prefix_cache.service.preflight import SamplePrompt, Workload
@@ -31,7 +32,7 @@ def find_prepared(scenario: Scenario) -> tuple[FoundManifest, tuple[str, ...]]:
     if search.found is None:
         passed = " ".join(f"({note})" for note in search.notes)
         raise ArtifactError.of(
-            "NOT_PREPARED",
+            Code.NOT_PREPARED,
             str(scenario.path),
             f"no prepared data set of this Scenario lies beside {scenario.run.output_dir} {passed}".rstrip(),
             hint="Run prepare with this Scenario first; after every edit of the Scenario prepare again.",

@@ -14,6 +14,7 @@ from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.writing import claimed
 from ais_bench_prefix_cache.datasets.kinds import verify_data_set
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.running.benchmark_run import BenchmarkRun, ProgressBar, RunOutcome
 from ais_bench_prefix_cache.running.image_run import ImageRun
@@ -59,7 +60,7 @@ def _only_run(paths: RunPaths) -> Iterator[None]:
     with claimed(paths.directory) as directory_is_mine, claimed(paths.result_dir) as files_are_mine:
         if not (directory_is_mine and files_are_mine):
             raise ArtifactError.of(
-                "DIRECTORY_IN_USE",
+                Code.DIRECTORY_IN_USE,
                 str(paths.directory),
                 "another command is working with this data set",
                 hint="Wait until it has finished.",

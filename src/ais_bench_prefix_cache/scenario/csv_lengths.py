@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, ScenarioError
 from ais_bench_prefix_cache.foundation.strict_json import decode_utf8, read_file_bytes
 from ais_bench_prefix_cache.scenario.findings import nearest, quoted
@@ -50,21 +51,21 @@ def read_csv_lengths(path: Path, columns: tuple[str, ...], report: Callable[[Pro
                     report(_wrong_cell(name, reader.line_num, header[position], cell))
             lengths.append(length)
     except csv.Error as error:
-        report(Problem("INVALID_CSV", f"{name} line {reader.line_num}", f"this is not CSV: {error}"))
+        report(Problem(Code.INVALID_CSV, f"{name} line {reader.line_num}", f"this is not CSV: {error}"))
         return ()
     if wrong_cells > MOST_PROBLEMS:
-        report(Problem("MORE_PROBLEMS", name, f"{wrong_cells - MOST_PROBLEMS} more lines are wrong"))
+        report(Problem(Code.MORE_PROBLEMS, name, f"{wrong_cells - MOST_PROBLEMS} more lines are wrong"))
     return () if wrong_cells else tuple(lengths)
 
 
 def _column(header: list[str], columns: tuple[str, ...], name: str, report: Callable[[Problem], None]) -> int | None:
     wanted = " or ".join(map(quoted, columns))
     if not header:
-        report(Problem("EMPTY_FILE", name, "the CSV file is empty", f"a header line with the column {wanted}"))
+        report(Problem(Code.EMPTY_FILE, name, "the CSV file is empty", f"a header line with the column {wanted}"))
         return None
     for column in columns:
         if header.count(column) > 1:
-            report(Problem("DUPLICATE_KEY", f"{name} line 1", f"the column {quoted(column)} appears more than once"))
+            report(Problem(Code.DUPLICATE_KEY, f"{name} line 1", f"the column {quoted(column)} appears more than once"))
             return None
         if column in header:
             return header.index(column)
@@ -75,11 +76,11 @@ def _column(header: list[str], columns: tuple[str, ...], name: str, report: Call
             hint = f"did you mean {quoted(near)} where it says {quoted(cell)}?"
             break
     found = ", ".join(map(quoted, header[:10]))
-    report(Problem("MISSING_COLUMN", f"{name} line 1", f"no column of lengths; found {found}", wanted, hint))
+    report(Problem(Code.MISSING_COLUMN, f"{name} line 1", f"no column of lengths; found {found}", wanted, hint))
     return None
 
 
 def _wrong_cell(name: str, line: int, column: str, cell: str) -> Problem:
     found = f"{quoted(cell)} is not a length" if cell else "the length is missing"
     allowed = f"a positive integer up to {LONGEST_LENGTH}"
-    return Problem("WRONG_LENGTH", f"{name} line {line}, column {column}", found, allowed)
+    return Problem(Code.WRONG_LENGTH, f"{name} line {line}, column {column}", found, allowed)

@@ -8,8 +8,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
-from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.names import group_name
 from ais_bench_prefix_cache.scenario.field_rules import CheckedFields, check_service
 from ais_bench_prefix_cache.scenario.findings import Findings
 from ais_bench_prefix_cache.scenario.model import (
@@ -110,17 +111,17 @@ def _section(effective: object, name: str, *, left_out: str = "", added: str = "
 
     where = f"{EFFECTIVE_CONFIG}.{name}"
     if not isinstance(effective, Mapping):
-        raise ArtifactError(Problem("DAMAGED", EFFECTIVE_CONFIG, "this is not an object", "an object"))
+        raise ArtifactError.of(Code.DAMAGED, EFFECTIVE_CONFIG, "this is not an object", allowed="an object")
     if not isinstance(effective.get(name), dict):
-        raise ArtifactError(Problem("DAMAGED", where, "this is missing or not an object", "an object"))
+        raise ArtifactError.of(Code.DAMAGED, where, "this is missing or not an object", allowed="an object")
     schema: Schema = scenario_schema()["properties"][name]
     findings = Findings(EFFECTIVE_CONFIG)
     section = {key: value for key, value in effective[name].items() if key != added}
     for key, field in schema["properties"].items():
         if key == left_out and key in section:
-            findings.report((name, key), "DAMAGED", "a secret must not stand here", hint="remove it")
+            findings.report((name, key), Code.DAMAGED, "a secret must not stand here", hint="remove it")
         elif key not in section and key != left_out and not field.get("x-ours"):
-            findings.report((name, key), "MISSING_KEY", "the key is missing")
+            findings.report((name, key), Code.MISSING_KEY, "the key is missing")
     report_schema_problems(section, findings, section=(name,), schema=schema)
     filled: dict[str, Any] = filled_with_defaults(section, schema)
     if name == "service":

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.scenario.findings import FieldPath, Findings, quoted, value_at
 
 LONGEST_RUN_ID_BYTES = 180
@@ -46,7 +47,7 @@ def check_names(fields: CheckedFields) -> None:
         if name is not None and len(name.encode("utf-8")) > LONGEST_RUN_ID_BYTES:
             fields.findings.report(
                 path,
-                "WRONG_SIZE",
+                Code.WRONG_SIZE,
                 f"the name has {len(name.encode('utf-8'))} bytes in UTF-8",
                 allowed=f"at most {LONGEST_RUN_ID_BYTES} bytes, so that file names made from it stay legal",
             )
@@ -68,7 +69,7 @@ def check_minimum_non_shared_length(fields: CheckedFields) -> int | None:
     if configured < seed_tokens:
         fields.findings.report(
             path,
-            "OUT_OF_RANGE",
+            Code.OUT_OF_RANGE,
             f"{configured} is less than the seed's {seed_tokens} tokens "
             f"(seed_blocks {seed_blocks} × block_size {block_size})",
             allowed=f"{seed_tokens} or more",
@@ -87,10 +88,10 @@ def check_group_weights(fields: CheckedFields) -> None:
     if weights is not None:
         if count is not None and len(weights) != count:
             fields.findings.report(
-                path, "COUNT_MISMATCH", f"{_number(len(weights), 'weight')} for {_number(count, 'group')}"
+                path, Code.COUNT_MISMATCH, f"{_number(len(weights), 'weight')} for {_number(count, 'group')}"
             )
         if not any(weights):
-            fields.findings.report(path, "OUT_OF_RANGE", "all weights are 0", allowed="at least one above 0")
+            fields.findings.report(path, Code.OUT_OF_RANGE, "all weights are 0", allowed="at least one above 0")
 
 
 def check_override_groups(fields: CheckedFields) -> None:
@@ -103,7 +104,7 @@ def check_override_groups(fields: CheckedFields) -> None:
             ids = '"group-0"' if count == 1 else f'"group-0" to "group-{count - 1}"'
             fields.findings.report(
                 (*groups, "overrides", key),
-                "UNKNOWN_GROUP",
+                Code.UNKNOWN_GROUP,
                 f"there is no such group: prefix_cache.groups.count is {count}",
                 allowed=ids,
             )
@@ -128,7 +129,7 @@ def check_service(fields: CheckedFields) -> None:
             if dp_size is not None and len(value) not in (1, dp_size):
                 fields.findings.report(
                     ("service", field),
-                    "COUNT_MISMATCH",
+                    Code.COUNT_MISMATCH,
                     f"{len(value)} URLs for {_number(dp_size, 'rank')}",
                     allowed=f"one URL, or one per rank (service.dp_size is {dp_size})",
                 )
@@ -136,7 +137,7 @@ def check_service(fields: CheckedFields) -> None:
     api_key = fields.get("service", "api_key")
     if api_key and not usable_api_key(api_key):
         fields.findings.report(
-            ("service", "api_key"), "WRONG_TEXT", "the key cannot be sent in an HTTP header", allowed=API_KEY_PHRASE
+            ("service", "api_key"), Code.WRONG_TEXT, "the key cannot be sent in an HTTP header", allowed=API_KEY_PHRASE
         )
 
 
@@ -147,7 +148,7 @@ def check_multimodal(fields: CheckedFields) -> None:
         if mode is not None and mode != "fixed":
             fields.findings.report(
                 ("requests", kind, "mode"),
-                "NOT_ALLOWED",
+                Code.NOT_ALLOWED,
                 f"requests with images have a fixed length, not {quoted(mode)}",
                 allowed='"fixed"',
             )
@@ -156,14 +157,14 @@ def check_multimodal(fields: CheckedFields) -> None:
         if not urlsplit(url).path.rstrip("/").endswith("/v1/chat/completions"):
             fields.findings.report(
                 ("service", "inference_url", *place),
-                "WRONG_URL",
+                Code.WRONG_URL,
                 "images are sent to chat completions",
                 allowed='a URL that ends with "/v1/chat/completions"',
             )
     directory: FieldPath = ("multimodal", "mmmu_parquet_dir")
     if fields.findings.sound(directory) and fields.get(*directory) is None:
         fields.findings.report(
-            directory, "MISSING_KEY", "--mode mm needs it", allowed="the directory of the MMMU Parquet files"
+            directory, Code.MISSING_KEY, "--mode mm needs it", allowed="the directory of the MMMU Parquet files"
         )
 
 
@@ -182,12 +183,12 @@ def _check_engine_labels(fields: CheckedFields, dp_size: int | None) -> None:
         if dp_size is not None and rank >= dp_size:
             fields.findings.report(
                 path,
-                "OUT_OF_RANGE",
+                Code.OUT_OF_RANGE,
                 f"there is no rank {rank}: service.dp_size is {dp_size}",
                 allowed=f"an integer from 0 up to {dp_size - 1}",
             )
         elif rank in ranks:
-            fields.findings.report(path, "SAID_TWICE", f"rank {rank} already has the label {quoted(ranks[rank])}")
+            fields.findings.report(path, Code.DUPLICATE_KEY, f"rank {rank} already has the label {quoted(ranks[rank])}")
         else:
             ranks[rank] = label
 
@@ -206,18 +207,18 @@ def _check_url(path: FieldPath, url: str, findings: Findings) -> None:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        findings.report(path, "WRONG_URL", f"this is not a URL: {error}", allowed=allowed)
+        findings.report(path, Code.WRONG_URL, f"this is not a URL: {error}", allowed=allowed)
         return
     if not url.isascii() or any(character.isspace() for character in url):
-        findings.report(path, "WRONG_URL", "the URL holds a space or a character beyond ASCII", allowed=allowed)
+        findings.report(path, Code.WRONG_URL, "the URL holds a space or a character beyond ASCII", allowed=allowed)
     elif parts.scheme not in ("http", "https"):
-        findings.report(path, "WRONG_URL", "the URL does not begin with http:// or https://", allowed=allowed)
+        findings.report(path, Code.WRONG_URL, "the URL does not begin with http:// or https://", allowed=allowed)
     elif not host:
-        findings.report(path, "WRONG_URL", "the URL names no host", allowed=allowed)
+        findings.report(path, Code.WRONG_URL, "the URL names no host", allowed=allowed)
     elif "@" in parts.netloc:
         findings.report(
             path,
-            "WRONG_URL",
+            Code.WRONG_URL,
             "the URL holds a user name or password, and URLs are written into the artifacts",
             hint="use service.api_key",
         )

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem
 
 FieldPath = tuple[str | int, ...]
@@ -59,7 +60,7 @@ class Findings:
         self._found: list[tuple[FieldPath, Problem]] = []
 
     def report(
-        self, path: FieldPath, code: str, message: str, *, allowed: str | None = None, hint: str | None = None
+        self, path: FieldPath, code: Code, message: str, *, allowed: str | None = None, hint: str | None = None
     ) -> None:
         """Add a problem at a field of the document."""
         text = field_path_text(path)

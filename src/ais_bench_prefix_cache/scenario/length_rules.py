@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem
 from ais_bench_prefix_cache.scenario.csv_lengths import INPUT_COLUMNS, OUTPUT_COLUMNS, read_csv_lengths
 from ais_bench_prefix_cache.scenario.field_rules import CheckedFields
@@ -66,7 +67,7 @@ def _ordered(fields: CheckedFields, path: FieldPath, bounds: dict[str, int]) -> 
         return True
     fields.findings.report(
         (*path, "max"),
-        "OUT_OF_RANGE",
+        Code.OUT_OF_RANGE,
         f"max {bounds['max']} is less than min {bounds['min']}",
         allowed=f"{bounds['min']} or more",
     )
@@ -96,7 +97,7 @@ def check_count(fields: CheckedFields, path: FieldPath, rule: LengthSpec, reques
     else:
         at = (*path, "values")
         found = f"{listed} lengths are listed"
-    fields.findings.report(at, "COUNT_MISMATCH", f"{found}, but {whose} {requests}", allowed=f"exactly {requests}")
+    fields.findings.report(at, Code.COUNT_MISMATCH, f"{found}, but {whose} {requests}", allowed=f"exactly {requests}")
 
 
 def check_room(fields: CheckedFields, path: FieldPath, rule: LengthSpec, needed: int) -> None:
@@ -120,10 +121,12 @@ def check_room(fields: CheckedFields, path: FieldPath, rule: LengthSpec, needed:
         subject = f"{row} has length {value}, which" if row else str(value)
         fields.findings.report(
             at,
-            "TOO_SHORT",
+            Code.TOO_SHORT,
             f"{subject} cannot hold the {needed} tokens that are never shared",
             allowed=allowed,
             hint=hint,
         )
     if len(short) > MOST_SHORT_LENGTHS:
-        fields.findings.report(path, "MORE_PROBLEMS", f"{len(short) - MOST_SHORT_LENGTHS} more lengths are too short")
+        fields.findings.report(
+            path, Code.MORE_PROBLEMS, f"{len(short) - MOST_SHORT_LENGTHS} more lengths are too short"
+        )

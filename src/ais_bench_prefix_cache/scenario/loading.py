@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, ScenarioError
-from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE, group_name
 from ais_bench_prefix_cache.foundation.strict_json import read_json_object
 from ais_bench_prefix_cache.scenario.effective import effective_config, service_config, validation_config
 from ais_bench_prefix_cache.scenario.field_rules import (
@@ -45,8 +46,6 @@ from ais_bench_prefix_cache.scenario.model import (
     TokenizerConfig,
 )
 from ais_bench_prefix_cache.scenario.schema import filled_with_defaults, scenario_schema
-
-API_KEY_VARIABLE = "AISBENCH_PREFIX_CACHE_API_KEY"
 
 Place = Callable[[str], Path]
 
@@ -118,7 +117,7 @@ def _directory_of(path: Path) -> Path:
     except UnicodeEncodeError:
         where = str(directory).encode("utf-8", "backslashreplace").decode("utf-8")
         message = "the name of the Scenario's directory is not UTF-8, so it cannot be written into JSON"
-        raise ScenarioError(Problem("WRONG_ENCODING", where, message, hint="move the Scenario")) from None
+        raise ScenarioError.of(Code.WRONG_ENCODING, where, message, hint="move the Scenario") from None
     return directory
 
 
@@ -202,7 +201,7 @@ def _api_key(fields: CheckedFields, environment: Mapping[str, str]) -> str:
         fields.findings.report_elsewhere(
             ("service", "api_key"),
             Problem(
-                "WRONG_TEXT",
+                Code.WRONG_TEXT,
                 f"environment variable {API_KEY_VARIABLE}",
                 "the key cannot be sent in an HTTP header",
                 API_KEY_PHRASE,

@@ -18,6 +18,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.scenario.findings import SECRET_FIELD, FieldPath, Findings, nearest, quoted
 from ais_bench_prefix_cache.scenario.schema import (
     Schema,
@@ -162,7 +163,7 @@ def _required(validator: Any, required: list[str], value: Any, schema: Schema) -
 
 @dataclass(frozen=True)
 class _Sentence:
-    code: str
+    code: Code
     message: str
     allowed: str | None = None
     hint: str | None = None
@@ -174,13 +175,13 @@ def _wrong_type(error: Any) -> _Sentence:
     wanted = [error.validator_value] if isinstance(error.validator_value, str) else list(error.validator_value)
     if type(value) is float and "integer" in wanted:
         whole = f"write {int(value)}" if value.is_integer() else None
-        return _Sentence("WRONG_TYPE", f"{value!r} is a decimal number, not an integer", _allowed(schema), whole)
+        return _Sentence(Code.WRONG_TYPE, f"{value!r} is a decimal number, not an integer", _allowed(schema), whole)
     hint = None
     if isinstance(value, str) and {"integer", "number"} & set(wanted) and re.fullmatch(r"[0-9.]+", value):
         hint = "write the number without quotes"
     elif isinstance(value, list) and schema.get("propertyNames", {}).get("pattern") == "^-":
         hint = f"the list form became an object; write {_arguments_as_object(value)}"
-    return _Sentence("WRONG_TYPE", f"{_kind(value)} cannot stand here", _allowed(schema), hint)
+    return _Sentence(Code.WRONG_TYPE, f"{_kind(value)} cannot stand here", _allowed(schema), hint)
 
 
 def _not_allowed(error: Any) -> _Sentence:
@@ -195,29 +196,29 @@ def _not_allowed(error: Any) -> _Sentence:
         shown = json.dumps(value)
     else:
         shown = _kind(value)
-    return _Sentence("NOT_ALLOWED", f"{shown} is not allowed", _choices(choices), hint)
+    return _Sentence(Code.NOT_ALLOWED, f"{shown} is not allowed", _choices(choices), hint)
 
 
 def _out_of_range(error: Any) -> _Sentence:
     side = "small" if "inimum" in error.validator else "large"
-    return _Sentence("OUT_OF_RANGE", f"{json.dumps(error.instance)} is too {side}", _allowed(error.schema))
+    return _Sentence(Code.OUT_OF_RANGE, f"{json.dumps(error.instance)} is too {side}", _allowed(error.schema))
 
 
 def _wrong_size(error: Any) -> _Sentence:
     thing = "text" if isinstance(error.instance, str) else "list"
     if not error.instance:
-        return _Sentence("EMPTY", f"the {thing} is empty", f"a {thing} that is not empty")
+        return _Sentence(Code.EMPTY, f"the {thing} is empty", f"a {thing} that is not empty")
     unit = "characters" if thing == "text" else "entries"
     found = f"the {thing} has {len(error.instance)} {unit}"
-    return _Sentence("WRONG_SIZE", found, f"at most {error.validator_value}")
+    return _Sentence(Code.WRONG_SIZE, found, f"at most {error.validator_value}")
 
 
 def _wrong_text(error: Any) -> _Sentence:
-    return _Sentence("WRONG_TEXT", f"{quoted(error.instance)} is not allowed", error.schema.get("x-allowed"))
+    return _Sentence(Code.WRONG_TEXT, f"{quoted(error.instance)} is not allowed", error.schema.get("x-allowed"))
 
 
 def _wrong_key(error: Any) -> _Sentence:
-    return _Sentence("WRONG_KEY", "an argument's name begins with -", hint=f"write {quoted(f'--{error.path[-1]}')}")
+    return _Sentence(Code.WRONG_KEY, "an argument's name begins with -", hint=f"write {quoted(f'--{error.path[-1]}')}")
 
 
 def _unknown_key(error: Any) -> _Sentence:
@@ -226,20 +227,20 @@ def _unknown_key(error: Any) -> _Sentence:
     if "patternProperties" in error.schema:
         numbered = re.fullmatch(r"group[-_ ]?0*([0-9]{1,7})", key, re.IGNORECASE)
         hint = f'write "group-{int(numbered[1])}"' if numbered else None
-        return _Sentence("UNKNOWN_KEY", "this is not the id of a group", '"group-0", "group-1", …', hint)
+        return _Sentence(Code.UNKNOWN_KEY, "this is not the id of a group", '"group-0", "group-1", …', hint)
     near = nearest(key, known)
     if near:
-        return _Sentence("UNKNOWN_KEY", "there is no such key", hint=f"did you mean {quoted(near)}?")
+        return _Sentence(Code.UNKNOWN_KEY, "there is no such key", hint=f"did you mean {quoted(near)}?")
     elsewhere = [path for path, _ in schema_fields() if path.rpartition(".")[2] == key]
     hint = f"{' and '.join(elsewhere[:3])} would be the right place" if elsewhere else None
-    return _Sentence("UNKNOWN_KEY", "there is no such key", ", ".join(map(quoted, known)) or "no keys", hint)
+    return _Sentence(Code.UNKNOWN_KEY, "there is no such key", ", ".join(map(quoted, known)) or "no keys", hint)
 
 
 def _key_of_other_mode(error: Any) -> _Sentence:
     mode, owners = error.validator_value
     names = " and ".join(map(quoted, owners))
     hint = f'it belongs to mode {names}; set "mode" or remove the key'
-    return _Sentence("KEY_OF_OTHER_MODE", f"this key does not belong to mode {quoted(mode)}", hint=hint)
+    return _Sentence(Code.KEY_OF_OTHER_MODE, f"this key does not belong to mode {quoted(mode)}", hint=hint)
 
 
 def _missing_keys(error: Any) -> _Sentence | None:
@@ -248,29 +249,29 @@ def _missing_keys(error: Any) -> _Sentence | None:
         return None
     mode = error.schema["properties"].get("mode", {}).get("const")
     subject = f"mode {quoted(mode)}" if mode else "an interval"
-    return _Sentence("MISSING_KEY", f"{subject} needs {' and '.join(map(quoted, missing))}")
+    return _Sentence(Code.MISSING_KEY, f"{subject} needs {' and '.join(map(quoted, missing))}")
 
 
 def _selection_without_values(error: Any) -> _Sentence:
-    return _Sentence("MISSING_KEY", f'mode {quoted(error.instance["mode"])} needs "values"')
+    return _Sentence(Code.MISSING_KEY, f'mode {quoted(error.instance["mode"])} needs "values"')
 
 
 def _selection_twice(error: Any) -> _Sentence | None:
     mode = error.instance["mode"]
     if not {"values", mode} <= set(error.instance):
         return None
-    return _Sentence("SAID_TWICE", f'"values" and {quoted(mode)} mean the same', hint="keep one of them")
+    return _Sentence(Code.DUPLICATE_KEY, f'"values" and {quoted(mode)} mean the same', hint="keep one of them")
 
 
 def _mixed_without_values(error: Any) -> _Sentence:
-    return _Sentence("EMPTY", 'mode "mixed" needs "indices" or "question_sha256"; both are empty')
+    return _Sentence(Code.EMPTY, 'mode "mixed" needs "indices" or "question_sha256"; both are empty')
 
 
 def _more_items(error: Any) -> _Sentence:
-    return _Sentence("MORE_PROBLEMS", f"{error.validator_value} more entries of this list are wrong")
+    return _Sentence(Code.MORE_PROBLEMS, f"{error.validator_value} more entries of this list are wrong")
 
 
-_SECRET_SENTENCE = _Sentence("WRONG_TYPE", "the key is not a string", "a string")
+_SECRET_SENTENCE = _Sentence(Code.WRONG_TYPE, "the key is not a string", "a string")
 _SENTENCES: Mapping[Any, Callable[[Any], _Sentence | None]] = {
     "type": _wrong_type,
     "enum": _not_allowed,

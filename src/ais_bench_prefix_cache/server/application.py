@@ -23,9 +23,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ais_bench_prefix_cache import __version__
+from ais_bench_prefix_cache.foundation.names import RANK_HEADER
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.engine import Engine, EngineBalancer, GeneratedToken, Generation
-from ais_bench_prefix_cache.server.images import ImageCache, ImageReader
+from ais_bench_prefix_cache.server.images import ImageCache, remembering_reader
 from ais_bench_prefix_cache.server.metrics import CONTENT_TYPE, ServerMetrics
 from ais_bench_prefix_cache.server.protocol import (
     ApiError,
@@ -41,7 +42,6 @@ from ais_bench_prefix_cache.server.tokenization import ServerTokenizer
 
 IMITATED_VLLM_VERSION = "0.32.0"
 SYSTEM_FINGERPRINT = f"ais-bench-prefix-cache-{__version__}"
-RANK_HEADER = "x-data-parallel-rank"
 
 FaultHook = Callable[[Request], Awaitable[Response | None]]
 """Called before each generation request; waits to delay it, returns a response to answer in its place."""
@@ -163,7 +163,7 @@ class _Service:
             for rank in range(configuration.data_parallel_size)
         ]
         self._balancer = EngineBalancer(self._engines)
-        self._image_reader = ImageReader()
+        self._image_reader = remembering_reader()
         self._image_cache = ImageCache()
         self._num_calls = 0
         self._started = int(time())

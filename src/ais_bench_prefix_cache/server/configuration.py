@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem
 
 ResetMode = Literal["ok", "refuse", "noop", "missing"]
@@ -47,7 +48,7 @@ class ServerConfiguration:
 
     def __post_init__(self) -> None:
         problems = [
-            Problem("INVALID_SERVER_OPTION", name, f"{getattr(self, name)} is too small", allowed=f"{least} or more")
+            Problem(Code.INVALID_SERVER_OPTION, name, f"{getattr(self, name)} is too small", allowed=f"{least} or more")
             for name, least in (
                 ("block_size", 1),
                 ("num_blocks", 2),
@@ -63,14 +64,14 @@ class ServerConfiguration:
             rate = getattr(self, name)
             if rate is not None and not rate > 0:
                 problems.append(
-                    Problem("INVALID_SERVER_OPTION", name, f"{rate} is not a rate", allowed="a number above 0")
+                    Problem(Code.INVALID_SERVER_OPTION, name, f"{rate} is not a rate", allowed="a number above 0")
                 )
         if problems:
             raise ServerError(problems)
         needed = -(-self.max_model_len // self.block_size) + 1
         if self.num_blocks < needed:
             raise ServerError.of(
-                "CACHE_TOO_SMALL",
+                Code.CACHE_TOO_SMALL,
                 "num_blocks",
                 f"{self.num_blocks} blocks of {self.block_size} tokens cannot hold one request of "
                 f"max_model_len = {self.max_model_len} tokens",

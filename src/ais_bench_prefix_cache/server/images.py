@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
-from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ais_bench_prefix_cache.datasets.images.image_header import DamagedImageError, ImageHeader, read_header
+from ais_bench_prefix_cache.datasets.images.decoding import DamagedImageError, ImageHeader, decode
 
 PATCH_PIXELS = 28
 """An image takes one token for each square of so many pixels that its width and height begin."""
@@ -25,13 +26,21 @@ class PromptImage:
     num_tokens: int
 
 
+ImageReader = Callable[[str], PromptImage]
+"""Reads a data URL as :func:`read_data_url` does."""
+
+
 def image_tokens(header: ImageHeader) -> int:
     """``ceil(width / 28) * ceil(height / 28)``: 2,691 for 1920x1080, 1,196 for 1280x720. No upper limit."""
     return -(-header.width // PATCH_PIXELS) * -(-header.height // PATCH_PIXELS)
 
 
 def read_data_url(url: str) -> PromptImage:
-    """The image of a ``data:image/…;base64,…`` URL; raises ValueError with what is wrong with it."""
+    """The image of a ``data:image/…;base64,…`` URL.
+
+    Raises:
+        ValueError: it is no such URL, or its image does not decode; the message says which.
+    """
     head, comma, encoded = url.partition(",")
     if not comma or not head.startswith("data:image/") or not head.endswith(";base64"):
         raise ValueError("only data URLs of images, data:image/...;base64,..., are taken")
@@ -40,26 +49,15 @@ def read_data_url(url: str) -> PromptImage:
     except (binascii.Error, ValueError):
         raise ValueError("the data URL is not base64") from None
     try:
-        header = read_header(content)
+        header = decode(content)
     except DamagedImageError as error:
         raise ValueError(f"cannot identify image: {error}") from None
     return PromptImage(hashlib.sha256(content).hexdigest(), image_tokens(header))
 
 
-class ImageReader:
-    """:func:`read_data_url` that remembers the last few URLs."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[str, PromptImage] = OrderedDict()
-
-    def read(self, url: str) -> PromptImage:
-        if (image := self._known.get(url)) is None:
-            image = self._known[url] = read_data_url(url)
-            if len(self._known) > REMEMBERED_URLS:
-                self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(url)
-        return image
+def remembering_reader() -> ImageReader:
+    """:func:`read_data_url` with a memory for the last few URLs."""
+    return functools.lru_cache(REMEMBERED_URLS)(read_data_url)
 
 
 class ImageCache:
@@ -69,16 +67,15 @@ class ImageCache:
     """
 
     def __init__(self, capacity: int = CACHED_IMAGES) -> None:
-        self._capacity = capacity
-        self._identifiers: OrderedDict[str, None] = OrderedDict()
+        @functools.lru_cache(capacity)
+        def look_up(_identifier: str) -> None:
+            return None
 
-    def look_up(self, images: tuple[PromptImage, ...]) -> int:
+        self._look_up = look_up
+
+    def look_up(self, images: Sequence[PromptImage]) -> int:
         """How many of them are found; the second of two equal ones always is."""
-        hits = 0
+        before = self._look_up.cache_info().hits
         for image in images:
-            hits += image.identifier in self._identifiers
-            self._identifiers[image.identifier] = None
-            self._identifiers.move_to_end(image.identifier)
-            if len(self._identifiers) > self._capacity:
-                self._identifiers.popitem(last=False)
-        return hits
+            self._look_up(image.identifier)
+        return self._look_up.cache_info().hits - before

@@ -213,7 +213,7 @@ def _content_text(content: Any, images: list[PromptImage], mark: str, image_read
             location = part.get("image_url")
             url = location.get("url") if isinstance(location, dict) else location
             try:
-                images.append(image_reader.read(url if isinstance(url, str) else ""))
+                images.append(image_reader(url if isinstance(url, str) else ""))
             except ValueError as error:
                 raise ApiError(400, f"Failed to load image: {error}", param="messages") from None
             text += mark

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration, ServerError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def running_server(
         thread.start()
         try:
             if not started.wait(STARTUP_SECONDS):
-                raise ServerError.of("SERVER_NOT_STARTED", "server", f"did not start within {STARTUP_SECONDS:g} s")
+                raise ServerError.of(Code.SERVER_NOT_STARTED, "server", f"did not start within {STARTUP_SECONDS:g} s")
             yield url[0]
         finally:
             server.should_exit = True
@@ -70,13 +71,15 @@ def running_server(
 @contextmanager
 def _listener(host: str, port: int) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
+    # asyncio sets TCP_NODELAY only on sockets that name their protocol; without it every answer waits for a delayed
+    # acknowledgement.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
         except (OSError, OverflowError) as error:
             raise ServerError.of(
-                "ADDRESS_NOT_AVAILABLE",
+                Code.ADDRESS_NOT_AVAILABLE,
                 f"{host}:{port}",
                 f"cannot listen there: {error}",
                 hint="Port 0 takes a free one.",
@@ -98,7 +101,7 @@ def _server(
         from ais_bench_prefix_cache.server.application import create_application
     except ImportError as error:
         raise ServerError.of(
-            "SERVER_EXTRA_MISSING",
+            Code.SERVER_EXTRA_MISSING,
             "serve",
             f"the embedded server needs a package that is not installed: {error.name}",
             hint="pip install 'ais-bench-prefix-cache[server]'",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.kvcache.block_hash import token_bytes
 from ais_bench_prefix_cache.server.configuration import ServerError
 
@@ -22,11 +23,13 @@ class ServerTokenizer:
         from transformers import AutoTokenizer
 
         if not path.is_dir():
-            raise ServerError.of("TOKENIZER_NOT_FOUND", str(path), "is not a directory with tokenizer files")
+            raise ServerError.of(Code.TOKENIZER_NOT_FOUND, str(path), "is not a directory with tokenizer files")
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
         except Exception as error:
-            raise ServerError.of("TOKENIZER_NOT_LOADED", str(path), f"transformers cannot load it: {error}") from error
+            raise ServerError.of(
+                Code.TOKENIZER_NOT_LOADED, str(path), f"transformers cannot load it: {error}"
+            ) from error
         self.vocabulary_size = len(self._tokenizer)
         self._output_pieces = self._find_output_pieces()
         vocabulary = self._tokenizer.get_vocab()
@@ -84,7 +87,9 @@ class ServerTokenizer:
                 if len(pieces) == OUTPUT_VOCABULARY_SIZE:
                     break
         if not pieces:
-            raise ServerError.of("TOKENIZER_WITHOUT_WORDS", "tokenizer", "its vocabulary holds no plain word to answer")
+            raise ServerError.of(
+                Code.TOKENIZER_WITHOUT_WORDS, "tokenizer", "its vocabulary holds no plain word to answer"
+            )
         self._output_text = dict(pieces)
         return pieces
 

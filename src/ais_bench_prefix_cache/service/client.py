@@ -21,11 +21,10 @@ from typing import Any, Literal
 
 import httpx
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ServiceError
+from ais_bench_prefix_cache.foundation.names import RANK_HEADER
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
-
-RANK_HEADER = "X-data-parallel-rank"
-"""Routes a request to one data-parallel rank of its port: vLLM 0.11.1 and later (vllm-project/vllm#24945)."""
 
 FIELDS_THAT_CHANGE_THE_CACHE_KEY = ("cache_salt", "add_special_tokens", "truncate_prompt_tokens")
 """Request fields that change which blocks a prompt hits: probes and warm-up must carry what the formal requests do."""
@@ -219,7 +218,7 @@ class ServiceClient:
         # A proxy's error page has status 200 more often than one would like.
         if "html" in reply.content_type or reply.text.lstrip()[:1] in ("<", "{", "["):
             raise ServiceError.of(
-                "NOT_METRICS",
+                Code.NOT_METRICS,
                 _shown(url),
                 f"answered something else than Prometheus text ({self._excerpt(reply)})",
                 hint="Check service.metrics_url: it ends in /metrics on the inference server.",
@@ -252,7 +251,7 @@ class ServiceClient:
         Raises ServiceError for every failure and for a status that ``accept_status`` refuses.
         """
         if self._halted.is_set():
-            raise ServiceError.of("HALTED", _shown(url), "not sent: the run has been stopped")
+            raise ServiceError.of(Code.HALTED, _shown(url), "not sent: the run has been stopped")
         all_headers = dict(headers or {})
         if self._authorization and _origin(url) in self._key_origins:
             all_headers["Authorization"] = self._authorization
@@ -282,49 +281,49 @@ class ServiceClient:
         causes = tuple(_cause_chain(error))
         if isinstance(error, (httpx.InvalidURL, httpx.UnsupportedProtocol)):
             return ServiceError.of(
-                "BAD_URL", where, f"is not a usable URL: {self.clean(str(error))}", allowed="http://… or https://…"
+                Code.WRONG_URL, where, f"is not a usable URL: {self.clean(str(error))}", allowed="http://… or https://…"
             )
         if isinstance(error, httpx.TimeoutException):
             return ServiceError.of(
-                "TIMEOUT",
+                Code.TIMEOUT,
                 where,
                 f"no complete answer within {self.config.timeout_seconds:g} s",
                 hint="Is the server overloaded or hanging? service.timeout_seconds allows more time.",
             )
         if isinstance(error, httpx.ProxyError):
             return ServiceError.of(
-                "PROXY_FAILED",
+                Code.PROXY_FAILED,
                 where,
                 f"the proxy of the environment refused: {self.clean(str(error))}",
                 hint="Put the server's host into NO_PROXY, or unset HTTP_PROXY / HTTPS_PROXY.",
             )
         if any(isinstance(cause, ssl.SSLError) for cause in causes):
             return ServiceError.of(
-                "TLS_FAILED",
+                Code.TLS_FAILED,
                 where,
                 f"no secure connection: {self.clean(str(error))}",
                 hint="Use http:// for a server without TLS; name a private certificate authority in SSL_CERT_FILE.",
             )
         if any(isinstance(cause, socket.gaierror) for cause in causes):
             return ServiceError.of(
-                "UNKNOWN_HOST", where, "the host name cannot be resolved", hint="Check the URL's host and your DNS."
+                Code.UNKNOWN_HOST, where, "the host name cannot be resolved", hint="Check the URL's host and your DNS."
             )
         if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
             return ServiceError.of(
-                "CONNECTION_REFUSED",
+                Code.CONNECTION_REFUSED,
                 where,
                 "connection refused: nothing listens there",
                 hint="Start the server, or correct host and port in the Scenario's service section.",
             )
         if isinstance(error, httpx.ConnectError):
             return ServiceError.of(
-                "UNREACHABLE",
+                Code.UNREACHABLE,
                 where,
                 f"no connection: {self.clean(str(error)) or type(error).__name__}",
                 hint="Check host, port and network.",
             )
         return ServiceError.of(
-            "CONNECTION_LOST",
+            Code.CONNECTION_LOST,
             where,
             f"the connection broke before the answer was complete: {self.clean(str(error)) or type(error).__name__}",
             hint="Look at the server's log: it may have crashed or been restarted.",
@@ -336,19 +335,19 @@ class ServiceClient:
         if reply.status in (401, 403):
             state = "was sent" if self._authorization else "is not configured"
             return ServiceError.of(
-                "UNAUTHORIZED",
+                Code.UNAUTHORIZED,
                 where,
                 f"refused with status {reply.status} (service.api_key {state})",
                 hint="Set service.api_key to the key that the server was started with.",
             )
         if reply.status == 404:
             return ServiceError.of(
-                "NOT_FOUND",
+                Code.NOT_FOUND,
                 where,
                 f"answered 404: {said}",
                 hint="Check the URL's path, and service.model against the server's /v1/models.",
             )
-        code = "SERVER_ERROR" if reply.status >= 500 else "HTTP_STATUS"
+        code = Code.SERVER_ERROR if reply.status >= 500 else Code.HTTP_STATUS
         hint = "Look at the server's log." if reply.status >= 500 else None
         return ServiceError.of(code, where, f"answered {reply.status}: {said}", hint=hint)
 
@@ -363,7 +362,7 @@ class ServiceClient:
 
     def _unusable(self, reply: Reply, wanted: str) -> ServiceError:
         return ServiceError.of(
-            "UNEXPECTED_ANSWER",
+            Code.UNEXPECTED_ANSWER,
             _shown(reply.url),
             f"answered {reply.status}, but not {wanted}: {self._excerpt(reply)}",
             hint="Is this an OpenAI-compatible server, and no proxy's error page?",
@@ -401,7 +400,7 @@ def _authorization(api_key: str) -> str | None:
         return None
     if not api_key.isascii() or not api_key.isprintable() or api_key != api_key.strip():
         raise ServiceError.of(
-            "BAD_API_KEY",
+            Code.BAD_API_KEY,
             "service.api_key",
             "cannot be sent in an HTTP header",
             allowed="printable ASCII characters, no spaces around them",

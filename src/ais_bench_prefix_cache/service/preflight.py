@@ -9,10 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem, ServiceError
 from ais_bench_prefix_cache.service.client import ServedModel, ServiceClient
 from ais_bench_prefix_cache.service.counters import EngineId
-from ais_bench_prefix_cache.service.probe_image import probe_image_url
+
+PROBE_IMAGE_URL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAEAAAABACAAAAACPAi4CAAAANElEQVR42u3MMREAIAwEMArFv2"
+    "Lu6oDl10RAaq9MnzS4adACgUAgEAgEAoFAIBAIfuqFwQB9LgLy4CuODgAAAABJRU5ErkJggg=="
+)
+"""A grey gradient of 64×64 pixels: enough for the patches of every model known, and a moment's work."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ def check_inference(client: ServiceClient, workload: Workload, encode: Callable[
 def check_images(client: ServiceClient, images: int) -> Preflight:
     """Every entry point takes a chat request with so many (small) images. Raises ServiceError with all problems."""
     content: list[dict[str, Any]] = [
-        *[{"type": "image_url", "image_url": {"url": probe_image_url()}}] * images,
+        *[{"type": "image_url", "image_url": {"url": PROBE_IMAGE_URL}}] * images,
         {"type": "text", "text": "What is this?"},
     ]
     result = Preflight()
@@ -100,11 +106,11 @@ def check_images(client: ServiceClient, images: int) -> Preflight:
 
 def _image_problem(where: str, images: int, problem: Problem) -> Problem:
     """A refusal says that images are the reason; a server that cannot be reached at all is something else."""
-    if problem.code not in ("HTTP_STATUS", "SERVER_ERROR", "NOT_FOUND"):
+    if problem.code not in (Code.HTTP_STATUS, Code.SERVER_ERROR, Code.NOT_FOUND):
         return problem
     what = "one small image" if images == 1 else f"{images} small images"
     return Problem(
-        "IMAGES_NOT_TAKEN",
+        Code.IMAGES_NOT_TAKEN,
         where,
         f"the server does not take a request with {what}: it {problem.message}",
         hint="Serve a vision-language model (service.model) that allows so many images in a request (vLLM: "
@@ -129,7 +135,7 @@ def check_engines(client: ServiceClient, workload: Workload, engines: Mapping[En
         if len(engines) > config.dp_size:
             problems.append(
                 Problem(
-                    "ENGINE_COUNT",
+                    Code.ENGINE_COUNT,
                     where,
                     text,
                     hint=f"Set service.dp_size to {len(engines)} and prepare again, or name only this server's "
@@ -161,7 +167,7 @@ def _model_problems(
         names = ", ".join(sorted(by_name)) or "none"
         return [
             Problem(
-                "MODEL_NOT_SERVED",
+                Code.MODEL_NOT_SERVED,
                 where,
                 f"the model {client.config.model!r} is not served",
                 allowed=names,
@@ -174,7 +180,7 @@ def _model_problems(
     elif workload.longest_request_tokens > served.max_model_len:
         return [
             Problem(
-                "MODEL_LENGTH",
+                Code.MODEL_LENGTH,
                 where,
                 f"the longest request needs {workload.longest_request_tokens} tokens (input and output), "
                 f"max_model_len is {served.max_model_len}",
@@ -216,7 +222,7 @@ def tokenizer_difference(where: str, group_id: str, ours: tuple[int, ...], their
     if theirs[1:] == ours or ours[1:] == theirs:
         who, token = ("the server", theirs[0]) if len(theirs) > len(ours) else ("our tokenizer", ours[0])
         return Problem(
-            "TOKENIZER_BOS",
+            Code.TOKENIZER_BOS,
             where,
             f"{who} puts the special token {token} before the prompt of {group_id}, the other side does not "
             f"({len(theirs)} tokens there, {len(ours)} here)",
@@ -230,7 +236,7 @@ def tokenizer_difference(where: str, group_id: str, ours: tuple[int, ...], their
     our = str(ours[position]) if position < len(ours) else "the end"
     their = str(theirs[position]) if position < len(theirs) else "the end"
     return Problem(
-        "TOKENIZER_DIFFERS",
+        Code.TOKENIZER_DIFFERS,
         where,
         f"the server encodes the prompt of {group_id} otherwise from token {position} on: {their} there, {our} here "
         f"({len(theirs)} tokens there, {len(ours)} here)",
@@ -247,7 +253,7 @@ def _request_field_problems(client: ServiceClient) -> list[Problem]:
         if client.generation_kwargs.get(name):
             problems.append(
                 Problem(
-                    "REQUEST_FIELD",
+                    Code.REQUEST_FIELD,
                     f"aisbench.model.generation_kwargs.{name}",
                     f"makes the theory impossible: {reason}",
                     hint="Leave it out.",
@@ -258,7 +264,7 @@ def _request_field_problems(client: ServiceClient) -> list[Problem]:
         if isinstance(value, int) and value > 1:
             problems.append(
                 Problem(
-                    "REQUEST_FIELD",
+                    Code.REQUEST_FIELD,
                     f"aisbench.model.generation_kwargs.{name}",
                     f"is {value}: the server counts every prompt {value} times",
                     allowed="1",
@@ -272,7 +278,7 @@ def _engine_problems(where: str, engine: EngineId, facts: EngineFacts, workload:
     if facts.prefix_caching is False:
         problems.append(
             Problem(
-                "PREFIX_CACHING_OFF",
+                Code.PREFIX_CACHING_OFF,
                 where,
                 f"{engine} says that prefix caching is off",
                 hint="Start the server with --enable-prefix-caching.",
@@ -281,7 +287,7 @@ def _engine_problems(where: str, engine: EngineId, facts: EngineFacts, workload:
     if facts.block_size is not None and facts.block_size != workload.block_size:
         problems.append(
             Problem(
-                "BLOCK_SIZE_DIFFERS",
+                Code.WRONG_BLOCK_SIZE,
                 where,
                 f"{engine} caches in blocks of {facts.block_size} tokens, not of {workload.block_size} as "
                 "tokenizer.block_size says",
@@ -299,7 +305,7 @@ def _engine_problems(where: str, engine: EngineId, facts: EngineFacts, workload:
         if needed > facts.capacity_tokens:
             problems.append(
                 Problem(
-                    "CACHE_TOO_SMALL",
+                    Code.CACHE_TOO_SMALL,
                     where,
                     f"{engine} holds {facts.capacity_tokens} tokens, but {needed} are needed for {what}",
                     hint="Give the server more KV memory (--gpu-memory-utilization, --num-gpu-blocks-override), or use "

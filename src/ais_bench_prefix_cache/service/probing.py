@@ -13,10 +13,12 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ServiceError
+from ais_bench_prefix_cache.foundation.names import RANK_HEADER
 from ais_bench_prefix_cache.prompts import MIN_CONTROLLED_TOKENS, UNIQUE, PromptSource, PromptSpec, WordEstimate
 from ais_bench_prefix_cache.service.block_inference import BlockRule, rules_that_explain
-from ais_bench_prefix_cache.service.client import RANK_HEADER, ServiceClient
+from ais_bench_prefix_cache.service.client import ServiceClient
 from ais_bench_prefix_cache.service.counters import Counter, EngineId, Reading
 from ais_bench_prefix_cache.service.scraping import CounterReader
 
@@ -147,7 +149,7 @@ def _send(
     engine, rise = _the_one_that_moved(client, dp_rank, completion.prompt_tokens, moved)
     if expected is not None and engine != expected:
         raise ServiceError.of(
-            "RANK_HEADER_IGNORED",
+            Code.RANK_HEADER_IGNORED,
             client.inference_url(dp_rank),
             f"two probes to rank {dp_rank} were counted by different engines: {expected}, then {engine}",
             hint=f"The server ignores the header {RANK_HEADER} (vLLM 0.11.1 and later honour it). Use a newer server, "
@@ -175,7 +177,7 @@ def _the_one_that_moved(
     asked = [(engine, rise) for engine, rise in sorted(moved.items()) if rise.queries]
     if not asked:
         raise ServiceError.of(
-            "COUNTERS_DO_NOT_MOVE",
+            Code.COUNTERS_DO_NOT_MOVE,
             where,
             f"a probe of {tokens if tokens is not None else 'some'} tokens to rank {dp_rank} was answered, but no "
             f"prefix-cache counter moved within {client.config.timeout_seconds:g} s",
@@ -185,7 +187,7 @@ def _the_one_that_moved(
     if len(asked) > 1 or (tokens is not None and asked[0][1].queries > tokens):
         rises = ", ".join(f"{engine} by {rise.queries}" for engine, rise in asked)
         raise ServiceError.of(
-            "FOREIGN_TRAFFIC",
+            Code.FOREIGN_TRAFFIC,
             where,
             f"a probe of {tokens if tokens is not None else 'some'} tokens to rank {dp_rank} moved {rises}",
             hint="Someone else uses this server. Stop other clients during a run: their prompts would be counted, too.",
@@ -193,7 +195,7 @@ def _the_one_that_moved(
     engine, rise = asked[0]
     if tokens is not None and rise.queries < tokens:
         raise ServiceError.of(
-            "COUNTER_UNIT",
+            Code.COUNTER_UNIT,
             where,
             f"a probe of {tokens} tokens to rank {dp_rank} moved {engine} by {rise.queries}",
             hint="vLLM 0.7.3 to 0.8.5 counts blocks, not tokens, so that theory cannot equal the counter. "
@@ -206,7 +208,7 @@ def _check_engine(client: ServiceClient, dp_rank: int, engine: EngineId, earlier
     for probe in earlier:
         if probe.engine == engine:
             raise ServiceError.of(
-                "RANK_NOT_REACHED",
+                Code.RANK_NOT_REACHED,
                 _metrics_place(client),
                 f"probes to rank {probe.dp_rank} and to rank {dp_rank} both moved {engine}",
                 hint="Fewer engines run than service.dp_size says, or the server ignores the header "
@@ -215,7 +217,7 @@ def _check_engine(client: ServiceClient, dp_rank: int, engine: EngineId, earlier
     expected = client.config.engine_label_map.get(engine.label)
     if expected is not None and expected != dp_rank:
         raise ServiceError.of(
-            "ENGINE_LABEL_MAP",
+            Code.ENGINE_LABEL_MAP,
             f"service.engine_label_map[{engine.label!r}]",
             f"says rank {expected}, but a probe to rank {dp_rank} moved that engine",
             hint=f"Write {engine.label!r}: {dp_rank}, or leave the map out: it is learned from the probes.",
@@ -253,7 +255,7 @@ def _rule_of_server(
     seen = f"a prompt of {tokens} tokens, sent twice to rank {dp_rank}, hit {hits} tokens the second time"
     if not any(hit for _, hit in observations):
         raise ServiceError.of(
-            "CACHE_INEFFECTIVE",
+            Code.CACHE_INEFFECTIVE,
             _metrics_place(client),
             f"{seen}, and so did every longer one; with blocks of {block_size} it must be {predicted}",
             hint="Is prefix caching on (--enable-prefix-caching)? Is the server's block size much larger than "
@@ -261,7 +263,7 @@ def _rule_of_server(
         )
     sizes = " or ".join(str(size) for size in sorted({rule.block_size for rule in rules}))
     raise ServiceError.of(
-        "BLOCK_SIZE_DIFFERS",
+        Code.WRONG_BLOCK_SIZE,
         _metrics_place(client),
         f"{seen}; with blocks of {block_size} it must be {predicted}"
         + (f". {len(observations)} such prompts hit as with blocks of {sizes}" if sizes else ""),

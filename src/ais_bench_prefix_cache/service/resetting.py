@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, ServiceError
 from ais_bench_prefix_cache.service.client import ResetReply, ServiceClient
 from ais_bench_prefix_cache.service.probing import RankProbe, repeat_probe
@@ -79,7 +80,7 @@ def empty_the_caches(
     if problems:
         reason = "; ".join(f"{problem.where}: {problem.message}" for problem in problems)
         warning = {
-            "code": "ASSUME_EMPTY_CACHE",
+            "code": Code.ASSUME_EMPTY_CACHE.value,
             "message": f"the caches are assumed to be empty, as service.assume_empty_cache says ({reason})",
             "reason": reason,
         }
@@ -100,16 +101,16 @@ class _Reset:
         config = self.client.config
         if not config.reset_urls:
             raise ServiceError.of(
-                "NO_RESET_URL",
+                Code.NO_RESET_URL,
                 "service.reset_url",
                 "is empty, so the caches cannot be emptied before the run",
                 hint="Give the reset URL (vLLM: /reset_prefix_cache with VLLM_SERVER_DEV_MODE=1; SGLang: "
                 "/flush_cache), or restart the server and set service.assume_empty_cache to true.",
             )
         deadline = self.clock() + config.timeout_seconds
-        for url in config.reset_urls:
-            if self.engine == "sglang" and url.endswith(_VLLM_PATH):
-                url = url[: -len(_VLLM_PATH)] + _SGLANG_PATH
+        for configured in config.reset_urls:
+            sglang = self.engine == "sglang" and configured.endswith(_VLLM_PATH)
+            url = configured.removesuffix(_VLLM_PATH) + _SGLANG_PATH if sglang else configured
             while True:
                 self.attempts += 1
                 reply = self.client.reset(url)
@@ -129,7 +130,7 @@ def _busy(reply: ResetReply) -> bool:
 def _refused(reply: ResetReply, attempts: int) -> ServiceError:
     if reply.status in (404, 405):
         return ServiceError.of(
-            "RESET_NOT_OFFERED",
+            Code.RESET_NOT_OFFERED,
             reply.url,
             f"answered {reply.status}: the server does not offer a reset there",
             hint="Start vLLM with VLLM_SERVER_DEV_MODE=1 (SGLang: /flush_cache), or restart the server and set "
@@ -137,13 +138,13 @@ def _refused(reply: ResetReply, attempts: int) -> ServiceError:
         )
     if _busy(reply):
         return ServiceError.of(
-            "RESET_REFUSED",
+            Code.RESET_REFUSED,
             reply.url,
             f"refused {attempts} times (status {reply.status}, {reply.text}): requests are running there",
             hint="Stop other clients of this server and run again.",
         )
     return ServiceError.of(
-        "RESET_FAILED", reply.url, f"answered {reply.status}: {reply.text}", hint="Look at the server's log."
+        Code.RESET_FAILED, reply.url, f"answered {reply.status}: {reply.text}", hint="Look at the server's log."
     )
 
 
@@ -165,7 +166,7 @@ def _judge(client: ServiceClient, probes: tuple[RankProbe, ...], hits_after: Map
     others = f"; emptied were only the ranks {emptied}" if emptied else ""
     raise ServiceError(
         Problem(
-            "RESET_INEFFECTIVE",
+            Code.RESET_INEFFECTIVE,
             ", ".join(client.config.reset_urls),
             f"the reset was answered, but rank {probe.dp_rank} still hits {hits_after[probe.dp_rank]} of "
             f"{probe.prompt_tokens} tokens of an earlier probe{others}",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem, ServiceError
 from ais_bench_prefix_cache.service.block_inference import BlockRule
 from ais_bench_prefix_cache.service.client import Completion, ServiceClient
@@ -169,7 +170,7 @@ def _check_lengths(client: ServiceClient, plan: Sequence[WarmupEntry], completio
         difference = counted - entry.input_tokens
         problems.append(
             Problem(
-                "TOKEN_COUNT_DIFFERS",
+                Code.TOKEN_COUNT_DIFFERS,
                 client.inference_url(entry.dp_rank),
                 f"the server counts {counted} tokens in the warm-up prompt of {entry.group_id}, "
                 f"tokenizer.path counts {entry.input_tokens} ({difference:+d})",
@@ -216,7 +217,7 @@ def _prove(
         if rise.queries != queries:
             problems.append(
                 Problem(
-                    "WARMUP_NOT_COUNTED",
+                    Code.WARMUP_NOT_COUNTED,
                     where,
                     f"the warm-up's second pass sent {queries} tokens to rank {dp_rank}, whose counter rose by "
                     f"{rise.queries}",
@@ -239,7 +240,7 @@ def _not_warm(where: str, dp_rank: int, hits: int, expected: int, proofs: Sequen
     named = f" ({', '.join(cold[:5])}{', …' if len(cold) > 5 else ''})" if cold else ""
     groups = sorted({proof.entry.group_id for proof in proofs})
     return Problem(
-        "NOT_WARM",
+        Code.NOT_WARM,
         where,
         f"rank {dp_rank} does not hold the canonical prefixes of "
         f"{groups[0] if len(groups) == 1 else f'{len(groups)} groups'}: sent again, they hit {hits} tokens, "

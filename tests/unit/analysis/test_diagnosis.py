@@ -18,6 +18,7 @@ from ais_bench_prefix_cache.analysis.request_comparison import SeenRequest, comp
 from ais_bench_prefix_cache.analysis.run_facts import CachePrediction, ProbeFact, ResetFact, RunFacts, TokenizationFact
 from ais_bench_prefix_cache.counters.difference import difference
 from ais_bench_prefix_cache.counters.snapshot import MetricsSnapshot, parse_snapshot
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import SnapshotError
 
 Prom = Callable[[str], str]
@@ -505,8 +506,8 @@ def test_the_gravest_finding_comes_first() -> None:
 
 
 def test_findings_are_json_ready() -> None:
-    assert Finding("A", "note", "m", {"n": 1}, "r").as_json() == {
-        "code": "A",
+    assert Finding(Code.NO_THEORY, "note", "m", {"n": 1}, "r").as_json() == {
+        "code": "NO_THEORY",
         "severity": "note",
         "message": "m",
         "evidence": {"n": 1},
@@ -516,7 +517,7 @@ def test_findings_are_json_ready() -> None:
 
 def source_codes() -> set[str]:
     source = Path(diagnosis.__file__).read_text(encoding="utf-8")
-    return set(re.findall(r'^\s+\(?"([A-Z][A-Z_]+)"(?:,| if)', source, re.MULTILINE)) | {"TOKENS_MISSING"}
+    return set(re.findall(r"\bCode\.([A-Z][A-Z_]+)", source))
 
 
 def test_every_code_is_tested_and_documented(project_root: Path) -> None:

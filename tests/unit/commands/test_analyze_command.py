@@ -232,9 +232,9 @@ def test_missing_files_come_at_once(data_set: RunPaths, tmp_path: Path, capsys: 
     )
     assert (code, out) == (2, "")
     assert err == (
-        "error [SNAPSHOT_FILE] /no/b: the file cannot be read: No such file or directory\n"
-        f"error [SNAPSHOT_FILE] {tmp_path}: the file cannot be read: Is a directory\n"
-        "error [SNAPSHOT_FILE] /no/a: the file cannot be read: No such file or directory\n"
+        "error [UNREADABLE_FILE] /no/b: the file cannot be read: No such file or directory\n"
+        f"error [UNREADABLE_FILE] {tmp_path}: the file cannot be read: Is a directory\n"
+        "error [UNREADABLE_FILE] /no/a: the file cannot be read: No such file or directory\n"
         "error [SNAPSHOT_COUNT] --baseline, --after: 2 and 1 files were given (allowed: the same number for both: one, "
         "or one for each port)\n"
     )

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.doubles.token_replay import replay_prompts
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.datasets.format.documents import sealed
 from ais_bench_prefix_cache.datasets.format.writing import write_document
-from ais_bench_prefix_cache.kvcache.replay import replay_prompts
 from ais_bench_prefix_cache.planning.planner import plan_scenario
 from ais_bench_prefix_cache.scenario.loading import load_scenario
 

@@ -110,8 +110,8 @@ def test_tables_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ("--layers", "32"),
-            "error [OPTIONS] --kv-heads: is needed\n    Or give --model-config FILE.\n"
-            "error [OPTIONS] --head-dim: is needed\n    Or give --model-config FILE.\n",
+            "error [WRONG_OPTION] --kv-heads: is needed\n    Or give --model-config FILE.\n"
+            "error [WRONG_OPTION] --head-dim: is needed\n    Or give --model-config FILE.\n",
         ),
         (
             (*LAB_MODEL, "--tensor-parallel", "3"),
@@ -129,7 +129,7 @@ def test_tables_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             (*LAB_MODEL, "--model-config", "config.json"),
-            "error [OPTIONS] --layers: cannot be given together with --model-config\n"
+            "error [WRONG_OPTION] --layers: cannot be given together with --model-config\n"
             "    The file says it already; only --dtype and --tensor-parallel may be added.\n",
         ),
     ],
@@ -199,7 +199,7 @@ def test_options_without_effect_are_refused(
     arguments: str, messages: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["kv", *LAB_MODEL, *arguments.split()]) == 2
-    assert capsys.readouterr().err.splitlines() == [f"error [OPTIONS] {message}" for message in messages]
+    assert capsys.readouterr().err.splitlines() == [f"error [WRONG_OPTION] {message}" for message in messages]
 
 
 def test_free_blocks_are_blocks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.doubles.token_replay import BoundedReplay
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
@@ -66,7 +67,7 @@ def test_ids_of_a_bailian_trace_name_one_block_only(simulate: Any) -> None:
 def test_a_small_cache_evicts(simulate: Any) -> None:
     prompts = [[base + position for position in range(9)] for base in (0, 100, 0)]
     rows = [{"prompt": prompt} for prompt in prompts]
-    replay = SequentialReplay(block_size=4, num_blocks=4)
+    replay = BoundedReplay(4, 4)
     hits = [replay.run(0, prompt) for prompt in prompts]
     document = simulate(rows, "--block-size", "4", "--blocks", "4", "--per-request")
     assert [row["hits"] for row in document["per_request"]] == hits == [0, 0, 4]

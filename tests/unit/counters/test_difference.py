@@ -38,9 +38,9 @@ def test_two_engines_between_two_real_snapshots(prom: Prom) -> None:
     assert (delta.unit, delta.block_size, delta.queries_source) == ("tokens", 32, "queries_counter")
 
 
-def test_counters_of_public_fragments(shared_prom: Prom) -> None:
-    delta = between(shared_prom("18_vllm_ascend_dp2_issue15744"), shared_prom("18_vllm_ascend_dp2_issue15745"))
-    assert (delta.queries, delta.hits) == (55245, 42496)
+def test_hits_that_appear_in_between_began_at_0(prom: Prom) -> None:
+    delta = between(prom("18_made_queries_alone"), prom("18_made_queries_and_hits"))
+    assert (delta.queries, delta.hits) == (50000, 41000)
 
 
 def test_a_rank_without_queries_has_no_rate() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from ais_bench_prefix_cache.cli import main
-from ais_bench_prefix_cache.commands.extract_command import FORMATS
 from ais_bench_prefix_cache.datasets.extraction import FORMS, extract
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
@@ -44,7 +43,7 @@ def problems(path: Path, output: Path) -> list[str]:
 
 
 def test_the_command_offers_every_format() -> None:
-    assert list(FORMATS) == list(FORMS) == list(LINES)
+    assert list(FORMS) == list(LINES)
 
 
 @pytest.mark.parametrize("form", LINES)
@@ -80,17 +79,17 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
         '{"question": "q", "question": "p", "answer": "a", "max_tokens": 1}',
     )
     assert problems(source, tmp_path / "out.jsonl") == [
-        "[LINE_NOT_JSON] in.jsonl line 2: the line is not JSON: Expecting property name enclosed in double quotes: "
+        "[INVALID_JSON] in.jsonl line 2: the line is not JSON: Expecting property name enclosed in double quotes: "
         "line 1 column 2 (char 1) (allowed: one JSON object)",
-        "[LINE_NOT_JSON] in.jsonl line 3: the line is blank (allowed: one JSON object)",
-        "[LINE_NOT_OBJECT] in.jsonl line 4: the line is not a JSON object (allowed: one JSON object)",
-        "[FIELD_MISSING] in.jsonl line 5: the field 'answer' is missing",
-        "[FIELD_MISSING] in.jsonl line 5: the field 'max_tokens' is missing",
+        "[INVALID_JSON] in.jsonl line 3: the line is blank (allowed: one JSON object)",
+        "[INVALID_JSON] in.jsonl line 4: the line is not a JSON object (allowed: one JSON object)",
+        "[MISSING_KEY] in.jsonl line 5: the field 'answer' is missing",
+        "[MISSING_KEY] in.jsonl line 5: the field 'max_tokens' is missing",
         "[WRONG_TYPE] in.jsonl line 6: question: it says '' (allowed: text)",
         "[WRONG_TYPE] in.jsonl line 6: answer: it says 1 (allowed: text)",
         "[WRONG_TYPE] in.jsonl line 6: max_tokens: it says 0 (allowed: a whole number from 1 up)",
         "[WRONG_TYPE] in.jsonl line 7: max_tokens: it says True (allowed: a whole number from 1 up)",
-        "[LINE_NOT_JSON] in.jsonl line 8: the line is not JSON: the key 'question' occurs twice (allowed: one JSON "
+        "[INVALID_JSON] in.jsonl line 8: the line is not JSON: the key 'question' occurs twice (allowed: one JSON "
         "object)",
     ]
 

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 from tests.doubles.plan_scenarios import make_scenario
 
-from ais_bench_prefix_cache.planning.lanes import build_lanes
 from ais_bench_prefix_cache.planning.plan import Plan
 from ais_bench_prefix_cache.planning.planner import plan_scenario
-from ais_bench_prefix_cache.planning.summary import inspect_summary, length_summary
-from ais_bench_prefix_cache.planning.trajectory import LISTED_ISSUES, check_trajectory
+from ais_bench_prefix_cache.planning.summary import inspect_summary
 from ais_bench_prefix_cache.scenario.model import (
     ExplicitLengths,
     FixedLength,
@@ -103,113 +101,6 @@ def test_the_exact_fallback_names_its_reason() -> None:
     assert plan.trajectory.fallback_reason == (
         "prefix capacities fall within a lane: group-0 on rank 0 has 249 blocks after 250 at position 2"
     )
-
-
-def trajectory_of(inputs: list[int], hits: list[int], ranks: list[int]) -> tuple[tuple[Any, ...], int]:
-    lanes = build_lanes(np.zeros(len(inputs), dtype=np.int32), np.array(ranks, dtype=np.int32), 2)
-    return check_trajectory(np.array(inputs, dtype=np.int64), np.array(hits, dtype=np.int64), lanes, 16)
-
-
-def test_a_falling_lane_is_found_and_rounding_is_not_a_fall() -> None:
-    # Rank 1 keeps its rate to the block. Rank 0: 0, 480/1024, 960/1536, then nothing more.
-    inputs, ranks = [512, 512] * 5, [0, 1] * 5
-    hits = [0, 0, 480, 256, 480, 256, 0, 256, 0, 272]
-    issues, count = trajectory_of(inputs, hits, ranks)
-    falls = [issue for issue in issues if issue["code"] == "CUMULATIVE_RATE_FALLS"]
-    assert falls == [
-        {
-            "code": "CUMULATIVE_RATE_FALLS",
-            "group": "group-0",
-            "dp_rank": 0,
-            "position": 3,
-            "sequence_index": 6,
-            "cumulative_hit_rate": 960 / 2048,
-            "peak_hit_rate": 944 / 1536,
-            "requests": 2,
-            "largest_excess": 944 / 1536 - 976 / 2560,
-        }
-    ]
-    overshoots = [issue for issue in issues if issue["code"] == "CUMULATIVE_RATE_OVERSHOOTS"]
-    # Whole plan: 2000 / 5120; lane 0 ends at 960 / 2560.
-    assert [(issue["position"], issue["goal_hit_rate"], issue["requests"]) for issue in overshoots] == [
-        (1, 2000 / 5120, 3)
-    ]
-    assert count == 4
-
-
-def test_a_level_trajectory_has_no_issue() -> None:
-    assert trajectory_of([512] * 10, [0, 0] + [256] * 8, [0, 1] * 5) == ((), 0)
-
-
-def test_the_list_of_issues_is_bounded() -> None:
-    count = 400
-    lanes = build_lanes(np.repeat(np.arange(100, dtype=np.int32), 4), np.zeros(count, dtype=np.int32), 1)
-    issues, found = check_trajectory(
-        np.full(count, 512, dtype=np.int64), np.array([0, 480, 0, 0] * 100, dtype=np.int64), lanes, 16
-    )
-    assert len(issues) == LISTED_ISSUES
-    assert found == 300
-    excesses = [issue["largest_excess"] for issue in issues]
-    assert excesses == sorted(excesses, reverse=True)
-
-
-def test_the_summary_has_the_contracts_keys_in_numeric_group_order() -> None:
-    scenario = make_scenario(count=240, groups=12, input_length=SPREAD, dp_size=2)
-    summary = inspect_summary(scenario, plan_scenario(scenario))
-    assert list(summary) == [
-        "run_id",
-        "mode",
-        "requested_target_hit_rate",
-        "effective_target_hit_rate",
-        "theoretical_hit_rate",
-        "reachable_min",
-        "reachable_max",
-        "target_reachable",
-        "trajectory",
-        "group_reachability",
-        "groups",
-        "input_tokens",
-        "output_tokens",
-        "dp_route_counts",
-        "sends_requests",
-        "planning_only",
-        "content_validation_deferred_to_prepare",
-    ]
-    names = [f"group-{number}" for number in range(12)]
-    assert list(summary["groups"]) == list(summary["group_reachability"]) == names
-    assert set(summary["groups"].values()) == {20}
-    assert summary["dp_route_counts"] == {"0": 120, "1": 120}
-    assert list(summary["input_tokens"]) == ["min", "max", "mean", "p50", "p90", "p95", "p99", "bins", "total"]
-    assert summary["output_tokens"]["total"] == 240 * 32
-    assert json.loads(json.dumps(summary)) == summary
-    warm = make_scenario(mode="warmup")
-    assert inspect_summary(warm, plan_scenario(warm))["dp_route_counts"] == {}
-
-
-def test_length_summary_against_numpy() -> None:
-    lengths = np.array([1, 2, 3, 50, 51, 100, 100, 7, 8, 10], dtype=np.int64)
-    summary = length_summary(lengths)
-    assert summary["mean"] == 33.2
-    for percent in (50, 90, 95, 99):
-        assert summary[f"p{percent}"] == pytest.approx(float(np.percentile(lengths, percent)), abs=1e-12)
-    # Width ceil(100 / 10) = 10; empty bins are left out.
-    assert summary["bins"] == [
-        {"min": 1, "max": 10, "count": 6},
-        {"min": 41, "max": 50, "count": 1},
-        {"min": 51, "max": 60, "count": 1},
-        {"min": 91, "max": 100, "count": 2},
-    ]
-    single = length_summary(np.array([5, 5], dtype=np.int64))
-    assert single == {
-        "min": 5,
-        "max": 5,
-        "mean": 5.0,
-        "p50": 5,
-        "p90": 5,
-        "p95": 5,
-        "p99": 5,
-        "bins": [{"min": 5, "max": 5, "count": 2}],
-    }
 
 
 def columns_digest(plan: Plan) -> str:

@@ -159,7 +159,7 @@ def test_all_that_is_wrong_with_an_engine_at_once() -> None:
     assert problems(lambda: engines({"0": EngineFacts(32, False, 1767), "1": GOOD})) == [
         f"[PREFIX_CACHING_OFF] {URL}/metrics: engine '0' says that prefix caching is off\n"
         "    Start the server with --enable-prefix-caching.",
-        f"[BLOCK_SIZE_DIFFERS] {URL}/metrics: engine '0' caches in blocks of 32 tokens, not of 16 as "
+        f"[WRONG_BLOCK_SIZE] {URL}/metrics: engine '0' caches in blocks of 32 tokens, not of 16 as "
         "tokenizer.block_size says\n    Set tokenizer.block_size to 32 and prepare again, or start the server with "
         "--block-size 16.",
         f"[CACHE_TOO_SMALL] {URL}/metrics: engine '0' holds 1767 tokens, but 1768 are needed for the canonical "

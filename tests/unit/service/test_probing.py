@@ -113,7 +113,7 @@ def test_another_block_size_is_named(real: int, assumed: int) -> None:
     with pytest.raises(ServiceError) as caught:
         probe(FakeService(block_size=real), block_size=assumed)
     (problem,) = caught.value.problems
-    assert problem.code == "BLOCK_SIZE_DIFFERS"
+    assert problem.code == "WRONG_BLOCK_SIZE"
     assert problem.hint == f"Set tokenizer.block_size to {real} and prepare again."
 
 

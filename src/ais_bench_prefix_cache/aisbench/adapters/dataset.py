@@ -9,7 +9,8 @@ from typing import Any
 from ais_bench.benchmark.datasets.base import BaseDataset
 from datasets import Dataset, Features, Value
 
-NO_RANK = -1
+from ais_bench_prefix_cache.foundation.names import NO_RANK
+
 """``dp_rank`` of a request that the server's balancer may put anywhere (Arrow wants one type a column)."""
 NO_PREDECESSOR = -1
 

@@ -15,11 +15,12 @@ from ais_bench.benchmark.openicl.icl_inferencer.icl_base_api_inferencer import B
 from ais_bench.benchmark.openicl.icl_inferencer.icl_gen_inferencer import GenInferencer
 from ais_bench.benchmark.utils.core.valid_global_consts import get_max_chunk_size, get_request_time_out
 
-from ais_bench_prefix_cache.aisbench.adapters.dataset import NO_PREDECESSOR, NO_RANK
+from ais_bench_prefix_cache.aisbench.adapters.dataset import NO_PREDECESSOR
 from ais_bench_prefix_cache.aisbench.adapters.heartbeat import Heartbeat
 from ais_bench_prefix_cache.aisbench.adapters.observation import CURRENT_REQUEST, RequestObservation
 from ais_bench_prefix_cache.aisbench.adapters.schedule import RequestSchedule
 from ais_bench_prefix_cache.aisbench.adapters.supervision import end_with_supervisor
+from ais_bench_prefix_cache.foundation.names import NO_RANK
 
 USAGE_SUFFIX = "_usage.jsonl"
 _LOOKAHEAD_REQUESTS = 16_384

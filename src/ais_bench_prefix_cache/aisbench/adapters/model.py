@@ -15,10 +15,9 @@ from ais_bench.benchmark.models.api_models.vllm_custom_api import VLLMCustomAPI
 from ais_bench.benchmark.models.api_models.vllm_custom_api_chat import VLLMCustomAPIChat
 
 from ais_bench_prefix_cache.aisbench.adapters.observation import CURRENT_REQUEST, RequestObservation
-from ais_bench_prefix_cache.aisbench.environment import API_KEY_VARIABLE
 from ais_bench_prefix_cache.datasets.images.messages import image_urls, messages_with_images
+from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE, RANK_HEADER
 
-RANK_HEADER = "X-data-parallel-rank"
 _ERROR_BODY_CHARACTERS = 500
 
 

@@ -36,6 +36,7 @@ def as_json(value: Any, where: str) -> Any:
 
 
 def main(template: str, output: str) -> int:
+    """Run ``template`` and write what it assigned to ``output`` as JSON; returns the exit code."""
     sys.path.insert(0, str(Path(template).parent))
     try:
         variables = runpy.run_path(template)
@@ -44,7 +45,7 @@ def main(template: str, output: str) -> int:
     except BaseException as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == template]
         where = f"line {lines[-1]}: " if lines else ""
-        print(f"{where}{type(error).__name__}: {error}", file=sys.stderr)
+        sys.stderr.write(f"{where}{type(error).__name__}: {error}\n")
         return TEMPLATE_FAILED
     Path(output).write_text(document, encoding="utf-8")
     return 0

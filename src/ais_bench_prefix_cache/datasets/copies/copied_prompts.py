@@ -19,6 +19,7 @@ from ais_bench_prefix_cache.exact_text.exact_rows import MAX_ATTEMPTS, UnlikeRow
 from ais_bench_prefix_cache.exact_text.row_text import EncodedRows, RowReader, Unfillable
 from ais_bench_prefix_cache.exact_text.seed_markers import SeedMarkers
 from ais_bench_prefix_cache.exact_text.words import TextCleaner, WordTable
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
 
@@ -87,7 +88,7 @@ class CopiedPrompts:
         self._before, self._after = len(tokenizer.prefix_ids), len(tokenizer.suffix_ids)
         if block_size <= self._before:
             raise GenerationError.of(
-                "BLOCK_SIZE_TOO_SMALL",
+                Code.BLOCK_SIZE_TOO_SMALL,
                 "--blocksize",
                 f"the tokenizer puts {self._before} special token(s) before every prompt, so with blocks of "
                 f"{block_size} every prompt would hit them",
@@ -158,7 +159,7 @@ class CopiedPrompts:
                 break
         if not self._rows.slot:
             raise GenerationError.of(
-                "CORPUS_NOT_USABLE",
+                Code.CORPUS_NOT_USABLE,
                 "--corpus",
                 f"no row of {str(corpus.path)!r} has a word that this tokenizer encodes the same in every place",
             )
@@ -172,7 +173,7 @@ class CopiedPrompts:
         shortest = int(input_tokens.min())
         if shortest < least:
             raise GenerationError.of(
-                "LENGTH_TOO_SHORT",
+                Code.PROMPT_TOO_SHORT,
                 "input lengths",
                 f"a prompt of {shortest} token(s) has no room for {self._before} special token(s) before it, "
                 f"{self._after} after it and a word that tells it from the others",
@@ -217,7 +218,7 @@ class CopiedPrompts:
                 text = reader.take(stop - position, index)
             except Unfillable as error:
                 raise GenerationError.of(
-                    "LENGTH_NOT_REACHABLE",
+                    Code.LENGTH_NOT_REACHABLE,
                     "--corpus",
                     f"prompt {index} needs a text of exactly {error.tokens} token(s), and neither the corpus nor the "
                     "vocabulary of the tokenizer has words of that many",
@@ -244,7 +245,7 @@ class CopiedPrompts:
             if ids and len(ids) <= room and self._fillers.can_make(room - len(ids)):
                 return self._table.texts[word], self._before + len(ids)
         raise GenerationError.of(
-            "LENGTH_NOT_REACHABLE",
+            Code.LENGTH_NOT_REACHABLE,
             "--corpus",
             f"the first prompt needs a text of exactly {room} token(s), and no word of the corpus begins one",
         )
@@ -306,7 +307,7 @@ class CopiedPrompts:
 
     def _not_exact(self, what: str) -> GenerationError:
         return GenerationError.of(
-            "PROMPTS_NOT_EXACT", "--tokenizer", f"{what}, so its length cannot be guaranteed ({self.proof.reason})"
+            Code.PROMPTS_NOT_EXACT, "--tokenizer", f"{what}, so its length cannot be guaranteed ({self.proof.reason})"
         )
 
 

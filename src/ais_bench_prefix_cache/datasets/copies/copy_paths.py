@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ais_bench_prefix_cache.datasets.format.paths import MANIFEST_SUFFIX, RunPaths
 from ais_bench_prefix_cache.datasets.format.writing import PARTIAL_SUFFIX
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
 
 MOST_NUMBERED_NAMES = 1_000_000
@@ -34,7 +35,7 @@ class CopyPaths(RunPaths):
         if not manifest.name.removesuffix(MANIFEST_SUFFIX) or not manifest.name.endswith(MANIFEST_SUFFIX):
             raise ArtifactError(
                 Problem(
-                    "MANIFEST_NAME",
+                    Code.MANIFEST_NAME,
                     str(manifest),
                     "this is not where a manifest lies",
                     allowed="NAME.manifest.json, with NAME.jsonl and NAME.prefixes.jsonl beside it",
@@ -75,6 +76,6 @@ def claim_names(wanted: Path) -> CopyPaths:
                 return paths
     except OSError as error:
         raise ArtifactError(
-            Problem("CANNOT_WRITE", str(wanted), f"it cannot be written: {error.strerror or error}")
+            Problem(Code.CANNOT_WRITE, str(wanted), f"it cannot be written: {error.strerror or error}")
         ) from None
-    raise ArtifactError(Problem("NO_FREE_NAME", str(wanted), "a million numbered names are taken"))
+    raise ArtifactError(Problem(Code.NO_FREE_NAME, str(wanted), "a million numbered names are taken"))

@@ -24,6 +24,7 @@ from ais_bench_prefix_cache.datasets.format.manifest import TOKENIZER_KEYS
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.rows import ANSWER, Free, FreeCount, FreePositive, FreeText, Row, read_rows
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
 
@@ -138,7 +139,7 @@ class CopyLedger(Ledger):
         marker, tokens = row["seed_marker_token_id"], row["actual_token_length"]
         if self._unique_markers and marker is not None:
             if marker in self._markers:
-                findings.add("MARKER_TWICE", where, f"its seed marker {marker} is that of an earlier prompt")
+                findings.add(Code.MARKER_TWICE, where, f"its seed marker {marker} is that of an earlier prompt")
             self._markers.add(marker)
         self._recent.append(tokens)
         self._rows += 1
@@ -243,7 +244,7 @@ class CopyDeepCheck(DeepCheck):
         self._compare(f"{where}: actual_token_length", row["actual_token_length"], len(ids))
         if prefix and ids[:prefix] != self._recent[parent - index][:prefix]:
             message = f"its first {prefix} tokens are not those of prompt {parent}"
-            self._findings.add("PREFIX_DIFFERS", where, message)
+            self._findings.add(Code.PREFIX_DIFFERS, where, message)
         if row["seed_marker_token_id"] is not None:
             position = max(prefix, self._before)
             marker = ids[position] if position < len(ids) else None
@@ -260,7 +261,7 @@ class CopyDeepCheck(DeepCheck):
     def _compare(self, where: str, claimed: object, found: object) -> None:
         if claimed != found:
             message = f"the file says {claimed}, but encoding and replaying the prompts gives {found}"
-            self._findings.add("DEEP_CHECK", where, message)
+            self._findings.add(Code.DEEP_CHECK, where, message)
 
 
 class CopyKind(DataSetKind):
@@ -285,7 +286,7 @@ class CopyKind(DataSetKind):
     row_type = CopyRow
     has_analysis = False
     run_refusal = (
-        "DISTRIBUTION",
+        Code.DISTRIBUTION,
         "this is a data set of the command distribution; it has no ranks, warm-up or analysis",
         "Of this kind, validate checks the files.",
     )
@@ -324,7 +325,7 @@ class CopyKind(DataSetKind):
         unique = value_in(manifest, "prefix_cache.unique_seed_marker_tokens")
         if not all(map(is_count, figures)) or type(unique) is not bool:
             place = f"{paths.manifest.name}: prefix_cache"
-            findings.add("WRONG_TYPE", place, f"it says {shown(manifest.get('prefix_cache'))}")
+            findings.add(Code.WRONG_TYPE, place, f"it says {shown(manifest.get('prefix_cache'))}")
             return None
         return CopyLedger(
             effective,

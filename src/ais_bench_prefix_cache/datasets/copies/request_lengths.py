@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError, Problem
 from ais_bench_prefix_cache.scenario.csv_lengths import OUTPUT_COLUMNS, read_csv_lengths
 from ais_bench_prefix_cache.scenario.model import LengthRange
@@ -55,10 +56,10 @@ def parse_ranges(argument: str) -> tuple[LengthRange, ...]:
         try:
             text = Path(where).read_text(encoding="utf-8-sig")
         except FileNotFoundError:
-            raise GenerationError.of("MISSING_FILE", where, "the file does not exist") from None
+            raise GenerationError.of(Code.MISSING_FILE, where, "the file does not exist") from None
         except (OSError, UnicodeDecodeError) as error:
             reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror or str(error)
-            raise GenerationError.of("UNREADABLE_FILE", where, f"the file cannot be read: {reason}") from None
+            raise GenerationError.of(Code.UNREADABLE_FILE, where, f"the file cannot be read: {reason}") from None
     parts = [part.strip() for part in re.split(r"[,\n]", text) if part.strip()]
     problems: list[Problem] = []
     ranges: list[LengthRange] = []
@@ -67,11 +68,13 @@ def parse_ranges(argument: str) -> tuple[LengthRange, ...]:
         matched = _INTERVAL.fullmatch(part)
         low, high, count = map(int, matched.groups()) if matched else (0, 0, 0)
         if not 1 <= low <= high or count < 1:
-            problems.append(Problem("WRONG_INTERVAL", f"{where}, part {number}", f"{part!r} is no interval", allowed))
+            problems.append(
+                Problem(Code.WRONG_INTERVAL, f"{where}, part {number}", f"{part!r} is no interval", allowed)
+            )
             continue
         ranges.append(LengthRange(low, high, count))
     if not parts:
-        problems.append(Problem("WRONG_INTERVAL", where, "it holds no interval", allowed))
+        problems.append(Problem(Code.WRONG_INTERVAL, where, "it holds no interval", allowed))
     if problems:
         raise GenerationError(problems)
     return tuple(ranges)
@@ -126,5 +129,5 @@ def _csv_column(path: Path, columns: tuple[str, ...]) -> Sequence[int]:
     if problems:
         raise GenerationError(problems)
     if not lengths:
-        raise GenerationError.of("EMPTY_FILE", str(path), "the CSV file has a header, but no rows")
+        raise GenerationError.of(Code.EMPTY_FILE, str(path), "the CSV file has a header, but no rows")
     return lengths

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve
 
-CAPACITY_WARNING = "CACHE_TOO_SMALL"
+CAPACITY_WARNING = Code.CACHE_TOO_SMALL.value
 
 
 def capacity_warnings(curve: CapacityCurve, kv_cache_blocks: int | None, planned_hits: int) -> list[dict[str, Any]]:

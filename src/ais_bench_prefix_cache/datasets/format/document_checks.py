@@ -19,6 +19,7 @@ from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.manifest import ANALYSIS_FILE_KEYS, ROW_FILE_KEYS
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -43,11 +44,11 @@ def check_manifest_form(kind: DataSetKind, paths: RunPaths, manifest: Mapping[st
     missing = [key for key in expected if key not in manifest]
     unknown = [key for key in manifest if key not in expected]
     if missing:
-        findings.add("MISSING_KEY", where, f"it lacks {', '.join(missing)}")
+        findings.add(Code.MISSING_KEY, where, f"it lacks {', '.join(missing)}")
     if unknown:
-        findings.add("UNKNOWN_KEY", where, f"it has unknown keys: {shown(', '.join(unknown))}")
+        findings.add(Code.UNKNOWN_KEY, where, f"it has unknown keys: {shown(', '.join(unknown))}")
     if not missing and not unknown and tuple(manifest) != expected:
-        findings.add("KEY_ORDER", where, "its keys are not in their order")
+        findings.add(Code.KEY_ORDER, where, "its keys are not in their order")
     exactly = {
         "schema_version": kind.schema_version,
         "status": "prepared",
@@ -58,14 +59,14 @@ def check_manifest_form(kind: DataSetKind, paths: RunPaths, manifest: Mapping[st
         digest = canonical_sha256(manifest.get("effective_config"))
         if manifest.get("effective_config_sha256") != digest:
             place = f"{where}: effective_config_sha256"
-            findings.add("CONFIG_EDITED", place, "it is not the digest of effective_config")
+            findings.add(Code.CONFIG_EDITED, place, "it is not the digest of effective_config")
     for key in expected:
         if key in exactly and key in manifest:
             compare_exactly(exactly[key], manifest[key], f"{where}: {key}", findings)
         if key in _FORMS and key in manifest:
             holds, allowed = _FORMS[key]
             if not holds(manifest[key]):
-                findings.add("WRONG_TYPE", f"{where}: {key}", f"it says {shown(manifest[key])}", allowed=allowed)
+                findings.add(Code.WRONG_TYPE, f"{where}: {key}", f"it says {shown(manifest[key])}", allowed=allowed)
     check_tokenizer_section(manifest, kind.tokenizer_keys, where, findings)
 
 
@@ -73,14 +74,14 @@ def check_tokenizer_section(manifest: Mapping[str, Any], keys: tuple[str, ...], 
     """The ``keys`` of the manifest's tokenizer, their types, and what the configuration says of it, too."""
     tokenizer = manifest.get("tokenizer")
     if not isinstance(tokenizer, dict) or tuple(tokenizer) != keys:
-        findings.add("MISSING_KEY", f"{where}: tokenizer", "it does not have its keys", allowed=", ".join(keys))
+        findings.add(Code.MISSING_KEY, f"{where}: tokenizer", "it does not have its keys", allowed=", ".join(keys))
         return
     if not is_sha256(tokenizer["fingerprint_sha256"]):
-        findings.add("WRONG_TYPE", f"{where}: tokenizer.fingerprint_sha256", "it is not a SHA-256")
+        findings.add(Code.WRONG_TYPE, f"{where}: tokenizer.fingerprint_sha256", "it is not a SHA-256")
     if not isinstance(tokenizer["class"], str):
-        findings.add("WRONG_TYPE", f"{where}: tokenizer.class", "it is not a string")
+        findings.add(Code.WRONG_TYPE, f"{where}: tokenizer.class", "it is not a string")
     if not is_count(tokenizer["vocab_size"]):
-        findings.add("WRONG_TYPE", f"{where}: tokenizer.vocab_size", "it is not a whole number")
+        findings.add(Code.WRONG_TYPE, f"{where}: tokenizer.vocab_size", "it is not a whole number")
     configured = value_in(manifest, "effective_config.tokenizer")
     configured = configured if isinstance(configured, dict) else {}
     for key in ("path", "revision", "block_size") if "block_size" in keys else ("path", "revision"):
@@ -100,26 +101,26 @@ def check_artifacts_section(
     files = {**row_files, "analysis": paths.analysis} if kind.has_analysis else row_files
     artifacts = manifest.get("artifacts")
     if not isinstance(artifacts, dict) or tuple(artifacts) != tuple(files):
-        findings.add("MISSING_KEY", where, "it does not have its keys", allowed=", ".join(files))
+        findings.add(Code.MISSING_KEY, where, "it does not have its keys", allowed=", ".join(files))
         return
     for key, path in files.items():
         entry, place = artifacts[key], f"{where}.{key}"
         keys = ANALYSIS_FILE_KEYS if key == "analysis" else ROW_FILE_KEYS
         if not isinstance(entry, dict) or tuple(entry) != keys:
-            findings.add("MISSING_KEY", place, "it does not have its keys", allowed=", ".join(keys))
+            findings.add(Code.MISSING_KEY, place, "it does not have its keys", allowed=", ".join(keys))
             continue
         compare_exactly(path.name, entry["name"], f"{place}.name", findings)
         if not isinstance(entry["path"], str) or Path(entry["path"]).name != path.name:
-            findings.add("WRONG_VALUE", f"{place}.path", f"it says {shown(entry['path'])}", allowed=f"…/{path.name}")
+            findings.add(Code.WRONG_VALUE, f"{place}.path", f"it says {shown(entry['path'])}", allowed=f"…/{path.name}")
         if key == "analysis":
             if not is_count(entry["bytes"]) or not is_sha256(entry["sha256_at_prepare"]):
-                findings.add("WRONG_TYPE", place, "its size or digest is none")
+                findings.add(Code.WRONG_TYPE, place, "its size or digest is none")
         elif key in records:
             record = records[key]
             facts = (
-                ("ROW_COUNT", "rows", record.rows),
-                ("FILE_SIZE", "bytes", record.bytes),
-                ("FILE_HASH", "sha256", record.sha256),
+                (Code.ROW_COUNT, "rows", record.rows),
+                (Code.FILE_SIZE, "bytes", record.bytes),
+                (Code.FILE_HASH, "sha256", record.sha256),
             )
             for code, name, found in facts:
                 if entry[name] != found or type(entry[name]) is not type(found):
@@ -141,13 +142,13 @@ def check_analysis_form(
     status = analysis.get("status")
     statuses = ANALYSIS_STATUSES if kind.run_refusal is None else ANALYSIS_STATUSES[:1]
     if status not in statuses:
-        findings.add("WRONG_VALUE", f"{where}: status", f"it says {shown(status)}", allowed=", ".join(statuses))
+        findings.add(Code.WRONG_VALUE, f"{where}: status", f"it says {shown(status)}", allowed=", ".join(statuses))
     entry = manifest["artifacts"].get("analysis") if isinstance(manifest.get("artifacts"), dict) else None
     if status == "prepared" and isinstance(entry, dict):
         digest = hashlib.sha256(content).hexdigest()
         if entry.get("sha256_at_prepare") != digest or entry.get("bytes") != len(content):
             message = f"its SHA-256 is {digest}, the manifest says {shown(entry.get('sha256_at_prepare'))}"
-            findings.add("FILE_HASH", where, message)
+            findings.add(Code.FILE_HASH, where, message)
     return analysis
 
 
@@ -175,20 +176,20 @@ def compare_exactly(expected: Any, found: Any, where: str, findings: Findings) -
         for key, value in expected.items():
             place = f"{where}.{key}" if ":" in where else f"{where}: {key}"
             if key not in found:
-                findings.add("MISSING_KEY", place, "it is missing", allowed=shown(value))
+                findings.add(Code.MISSING_KEY, place, "it is missing", allowed=shown(value))
             else:
                 compare_exactly(value, found[key], place, findings)
         for key in found:
             if key not in expected:
                 place = f"{where}.{key}" if ":" in where else f"{where}: {key}"
-                findings.add("UNKNOWN_KEY", place, f"it should not be there: {shown(found[key])}")
+                findings.add(Code.UNKNOWN_KEY, place, f"it should not be there: {shown(found[key])}")
         if expected.keys() == found.keys() and list(expected) != list(found):
-            findings.add("KEY_ORDER", where, "its keys are not in their order", allowed=", ".join(expected))
+            findings.add(Code.KEY_ORDER, where, "its keys are not in their order", allowed=", ".join(expected))
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         for index, (value, claimed) in enumerate(zip(expected, found, strict=True)):
             compare_exactly(value, claimed, f"{where}[{index}]", findings)
     elif type(expected) is not type(found) or expected != found:
-        findings.add("WRONG_VALUE", where, f"it says {shown(found)}", allowed=shown(expected))
+        findings.add(Code.WRONG_VALUE, where, f"it says {shown(found)}", allowed=shown(expected))
 
 
 class ConfigReader:
@@ -228,10 +229,11 @@ class ConfigReader:
 
     def _unusable(self, path: str, value: object, allowed: str) -> None:
         self.sound = False
-        self._findings.add("WRONG_TYPE", f"{self._where}.{path}", f"it says {shown(value)}", allowed=allowed)
+        self._findings.add(Code.WRONG_TYPE, f"{self._where}.{path}", f"it says {shown(value)}", allowed=allowed)
 
 
 def value_in(config: Mapping[str, Any], path: str) -> Any:
+    """The value at ``path`` (keys with dots between), None where there is none."""
     value: Any = config
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None

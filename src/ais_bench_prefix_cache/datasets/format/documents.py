@@ -17,6 +17,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, TypeGuard
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
 
 DIGEST_KEY = "content_sha256"
@@ -80,20 +81,20 @@ def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:
         with open_regular(path) as stream:
             content = stream.read()
     except FileNotFoundError:
-        raise ArtifactError(Problem("MISSING_FILE", where, f"the {what} does not exist")) from None
+        raise ArtifactError(Problem(Code.MISSING_FILE, where, f"the {what} does not exist")) from None
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ArtifactError(Problem("UNREADABLE_FILE", where, f"the {what} cannot be read: {reason}")) from None
+        raise ArtifactError(Problem(Code.UNREADABLE_FILE, where, f"the {what} cannot be read: {reason}")) from None
     try:
         document = parse_json(content)
     except ValueError as error:
-        raise ArtifactError(Problem("INVALID_JSON", where, f"the {what} is not valid JSON: {error}")) from None
+        raise ArtifactError(Problem(Code.INVALID_JSON, where, f"the {what} is not valid JSON: {error}")) from None
     if not isinstance(document, dict):
-        raise ArtifactError(Problem("INVALID_JSON", where, f"the {what} is not a JSON object"))
+        raise ArtifactError(Problem(Code.INVALID_JSON, where, f"the {what} is not a JSON object"))
     try:
         canonical_json(document)
     except UnicodeEncodeError:
-        raise ArtifactError(Problem("INVALID_JSON", where, f"the {what} holds half of a character")) from None
+        raise ArtifactError(Problem(Code.INVALID_JSON, where, f"the {what} holds half of a character")) from None
     return document, content
 
 
@@ -120,11 +121,11 @@ def digest_problems(path: Path, document: Mapping[str, Any], content: bytes, *, 
     """What a document's own bytes and digest reveal: edits of its content, and of its layout."""
     recorded = document.get(DIGEST_KEY)
     if recorded is None:
-        return [Problem("DIGEST_MISSING", f"{path}: {DIGEST_KEY}", f"the {what} has lost the digest of its content")]
+        return [Problem(Code.DIGEST_MISSING, f"{path}: {DIGEST_KEY}", f"the {what} has lost the digest of its content")]
     if recorded != content_sha256(document):
         return [
             Problem(
-                "CONTENT_EDITED",
+                Code.CONTENT_EDITED,
                 f"{path}: {DIGEST_KEY}",
                 f"the {what}'s content is not what was written: its digest does not match",
             )
@@ -132,7 +133,7 @@ def digest_problems(path: Path, document: Mapping[str, Any], content: bytes, *, 
     if render_document(document) != content:
         return [
             Problem(
-                "LAYOUT_EDITED",
+                Code.LAYOUT_EDITED,
                 str(path),
                 f"the {what}'s values are intact, but its bytes are not what was written (spaces, order or escapes)",
             )

@@ -36,6 +36,7 @@ from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.rows import Free, Row, render_row
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.writing import FileSet
+from ais_bench_prefix_cache.foundation.codes import Code
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
@@ -202,25 +203,25 @@ def _check_rows(kind: DataSetKind, row_files: Mapping[str, Path], ledger: Ledger
             ledger.add(index, row, where, findings)
         for name, other in zip(names[1:], others, strict=True):
             if surplus := sum(1 for _ in other):
-                findings.add("ROW_COUNT", name, f"it has {surplus} rows more than {names[0]} ({index + 1})")
+                findings.add(Code.ROW_COUNT, name, f"it has {surplus} rows more than {names[0]} ({index + 1})")
     if not usable:
         return False
     if index + 1 != (ledger.count or index + 1):
-        findings.add("ROW_COUNT", names[0], f"it has {index + 1} rows", allowed=str(ledger.count))
+        findings.add(Code.ROW_COUNT, names[0], f"it has {index + 1} rows", allowed=str(ledger.count))
     ledger.finish(names[0], findings)
     return index >= 0
 
 
 def _parsed_row(line: bytes, where: str, findings: Findings) -> dict[str, Any] | None:
     if not line.endswith(b"\n"):
-        findings.add("TRUNCATED", where, "the last line has no end: the file was cut off or added to")
+        findings.add(Code.TRUNCATED, where, "the last line has no end: the file was cut off or added to")
     try:
         row = parse_json(line)
     except ValueError as error:
-        findings.add("INVALID_JSON", where, f"it is not valid JSON: {error}")
+        findings.add(Code.INVALID_JSON, where, f"it is not valid JSON: {error}")
         return None
     if not isinstance(row, dict):
-        findings.add("INVALID_JSON", where, "it is not a JSON object")
+        findings.add(Code.INVALID_JSON, where, "it is not a JSON object")
         return None
     return row
 
@@ -232,15 +233,15 @@ def _well_formed(
     missing = [key for key in keys if key not in row]
     unknown = [key for key in row if key not in keys]
     if missing:
-        findings.add("MISSING_KEY", where, f"it lacks {', '.join(missing)}")
+        findings.add(Code.MISSING_KEY, where, f"it lacks {', '.join(missing)}")
     if unknown:
         allowed = ", ".join(keys)
-        findings.add("UNKNOWN_KEY", where, f"it has unknown keys: {shown(', '.join(unknown))}", allowed=allowed)
+        findings.add(Code.UNKNOWN_KEY, where, f"it has unknown keys: {shown(', '.join(unknown))}", allowed=allowed)
     if missing or unknown:
         return False
     wrong = {key: each for key, each in free.items() if not each.holds(row[key])}
     for key, each in wrong.items():
-        findings.add("WRONG_TYPE", f"{where}: {key}", f"it says {shown(row[key])}", allowed=each.allowed)
+        findings.add(Code.WRONG_TYPE, f"{where}: {key}", f"it says {shown(row[key])}", allowed=each.allowed)
     return not wrong
 
 
@@ -252,7 +253,7 @@ def _compare_line(
     before = findings.count
     compare_exactly(expected, row, where, findings)
     if findings.count == before and line.endswith(b"\n"):
-        findings.add("LAYOUT_EDITED", where, "its values are sound, but its bytes are not what was written")
+        findings.add(Code.LAYOUT_EDITED, where, "its values are sound, but its bytes are not what was written")
 
 
 def _compare_partner(expected: Mapping[str, Any], line: bytes, where: str, owner: str, findings: Findings) -> None:
@@ -260,7 +261,7 @@ def _compare_partner(expected: Mapping[str, Any], line: bytes, where: str, owner
     if _is_line_of(expected, line):
         return
     if not line:
-        findings.add("ROW_COUNT", where, f"it ends here, but {owner} has a row")
+        findings.add(Code.ROW_COUNT, where, f"it ends here, but {owner} has a row")
         return
     row = _parsed_row(line, where, findings)
     if row is None:
@@ -275,11 +276,11 @@ def _compare_partner(expected: Mapping[str, Any], line: bytes, where: str, owner
     ]
     for key in different:
         found = shown(row[key]) if key in row else "missing"
-        findings.add("CORRESPONDENCE", f"{where}: {key}", f"it is not that of {owner}: {found}")
+        findings.add(Code.CORRESPONDENCE, f"{where}: {key}", f"it is not that of {owner}: {found}")
     if not different and list(row) != list(expected):
-        findings.add("KEY_ORDER", where, "its keys are not in their order", allowed=", ".join(expected))
+        findings.add(Code.KEY_ORDER, where, "its keys are not in their order", allowed=", ".join(expected))
     elif not different and line.endswith(b"\n"):
-        findings.add("LAYOUT_EDITED", where, "its values are sound, but its bytes are not what was written")
+        findings.add(Code.LAYOUT_EDITED, where, "its values are sound, but its bytes are not what was written")
 
 
 def _is_line_of(expected: Mapping[str, Any], line: bytes) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ais_bench_prefix_cache.datasets.format.documents import READ_BYTES, open_regular
 from ais_bench_prefix_cache.datasets.format.findings import Findings
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
+from ais_bench_prefix_cache.foundation.codes import Code
 
 
 def file_records(files: Mapping[str, Path], findings: Findings) -> dict[str, FileRecord]:
@@ -18,9 +19,9 @@ def file_records(files: Mapping[str, Path], findings: Findings) -> dict[str, Fil
         try:
             records[key] = file_record(path)
         except FileNotFoundError:
-            findings.add("MISSING_FILE", str(path), "the file does not exist")
+            findings.add(Code.MISSING_FILE, str(path), "the file does not exist")
         except OSError as error:
-            findings.add("UNREADABLE_FILE", str(path), f"it cannot be read: {error.strerror or error}")
+            findings.add(Code.UNREADABLE_FILE, str(path), f"it cannot be read: {error.strerror or error}")
     return records
 
 

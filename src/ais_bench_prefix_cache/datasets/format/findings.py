@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
 
 SHOWN_PER_CODE = 20
@@ -15,9 +16,9 @@ class Findings:
 
     def __init__(self) -> None:
         self._problems: list[Problem] = []
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[Code] = Counter()
 
-    def add(self, code: str, where: str, message: str, *, allowed: str | None = None, hint: str | None = None) -> None:
+    def add(self, code: Code, where: str, message: str, *, allowed: str | None = None, hint: str | None = None) -> None:
         """Note one problem."""
         self.extend([Problem(code, where, message, allowed, hint)])
 

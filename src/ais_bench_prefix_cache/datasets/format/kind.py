@@ -13,6 +13,7 @@ from ais_bench_prefix_cache.datasets.format.manifest import SCHEMA_VERSION, TOKE
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.rows import Row
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.scenario.model import Scenario, ScenarioRules
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class DataSetKind(ABC):
 
     scenario_rules: ClassVar[ScenarioRules] = "prefixes"
     """Which sections of its Scenario count."""
-    run_refusal: ClassVar[tuple[str, str, str] | None] = None
+    run_refusal: ClassVar[tuple[Code, str, str] | None] = None
     """Code, message and hint for those who want to run it; None where it can be run."""
     hits_are_known: ClassVar[bool] = True
     """Whether there is a theory that counters can be compared with."""

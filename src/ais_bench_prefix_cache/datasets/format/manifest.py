@@ -14,6 +14,7 @@ from ais_bench_prefix_cache import __version__
 from ais_bench_prefix_cache.datasets.format.documents import canonical_sha256, digest_problems, read_document, sealed
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
 from ais_bench_prefix_cache.scenario.model import Scenario
 
@@ -134,7 +135,7 @@ def identity_problems(path: Path, document: Mapping[str, Any]) -> list[Problem]:
     if version != SCHEMA_VERSION:
         return [
             Problem(
-                "SCHEMA_VERSION",
+                Code.SCHEMA_VERSION,
                 f"{path}: schema_version",
                 f"the manifest has schema version {version!r}",
                 allowed=repr(SCHEMA_VERSION),
@@ -143,12 +144,14 @@ def identity_problems(path: Path, document: Mapping[str, Any]) -> list[Problem]:
         ]
     status = document.get("status")
     if status not in ("inspected", "prepared"):
-        return [Problem("STATUS", f"{path}: status", f"{status!r} is no status", allowed="'inspected' or 'prepared'")]
+        return [
+            Problem(Code.STATUS, f"{path}: status", f"{status!r} is no status", allowed="'inspected' or 'prepared'")
+        ]
     problems = [
-        Problem("WRONG_TYPE", f"{path}: {key}", f"{document.get(key)!r} is not a string")
+        Problem(Code.WRONG_TYPE, f"{path}: {key}", f"{document.get(key)!r} is not a string")
         for key in ("run_id", "scenario_path", "scenario_sha256")
         if not isinstance(document.get(key), str)
     ]
     if not isinstance(document.get("effective_config"), dict):
-        problems.append(Problem("WRONG_TYPE", f"{path}: effective_config", "it is not an object"))
+        problems.append(Problem(Code.WRONG_TYPE, f"{path}: effective_config", "it is not an object"))
     return problems

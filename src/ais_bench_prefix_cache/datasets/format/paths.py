@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
 
 TIMESTAMP_FORMAT = "%Y%m%d_%H%M%S"
@@ -51,7 +52,7 @@ class RunPaths:
             return paths
         raise ArtifactError(
             Problem(
-                "NO_FREE_DIRECTORY",
+                Code.NO_FREE_DIRECTORY,
                 str(output_dir),
                 f"every time stamp of the next {LATEST_ADVANCE_SECONDS} seconds is taken",
                 hint="Set another run.output_dir, or move old directories away.",
@@ -71,7 +72,7 @@ class RunPaths:
         if run_id == manifest.name or not stem or manifest.parent.name != "result":
             raise ArtifactError(
                 Problem(
-                    "MANIFEST_NAME",
+                    Code.MANIFEST_NAME,
                     str(manifest),
                     "this is not where a manifest lies",
                     allowed="…/result/<run_id>_<YYYYMMDD_HHMMSS>.manifest.json, with its data files beside it",

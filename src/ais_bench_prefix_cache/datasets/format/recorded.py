@@ -13,6 +13,7 @@ from typing import Any
 from ais_bench_prefix_cache.datasets.format.document_checks import compare_exactly
 from ais_bench_prefix_cache.datasets.format.findings import Findings
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ScenarioError
 from ais_bench_prefix_cache.scenario.loading import scenario_of_document
 from ais_bench_prefix_cache.scenario.model import Scenario, ScenarioRules
@@ -35,12 +36,12 @@ def recorded_scenario(
     sections = effective if isinstance(effective, dict) else {}
     run, service = sections.get("run"), sections.get("service")
     if not isinstance(run, dict) or not isinstance(service, dict):
-        findings.add("WRONG_TYPE", where, "it has no run or no service")
+        findings.add(Code.WRONG_TYPE, where, "it has no run or no service")
         return None
     has_key = service.get("api_key_configured")
     if type(has_key) is not bool or "api_key" in service:
         message = "it is not true or false, or a secret stands beside it"
-        findings.add("WRONG_TYPE", f"{where}.service.api_key_configured", message)
+        findings.add(Code.WRONG_TYPE, f"{where}.service.api_key_configured", message)
         return None
     document = copy.deepcopy(sections)
     del document["service"]["api_key_configured"]

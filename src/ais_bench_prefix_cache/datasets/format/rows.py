@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256, open_regular, parse_json
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
 ANSWER = "none"
@@ -63,7 +64,7 @@ class Row:
 
 
 def request_id(sequence_index: int) -> str:
-    """``request-00000000`` …"""
+    """``request-00000000`` and so on."""
     return f"request-{sequence_index:08d}"
 
 
@@ -92,7 +93,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = parse_json(line)
             except ValueError as error:
-                raise ArtifactError.of("INVALID_ROW", f"{path} line {number}", f"it is not JSON: {error}") from None
+                raise ArtifactError.of(Code.INVALID_JSON, f"{path} line {number}", f"it is not JSON: {error}") from None
             yield row
 
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem
 
 TYPE_CHECKING = False  # typing is slow to import
@@ -25,14 +26,14 @@ def corpus_warning(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
         current = file_sha256(path)
     except OSError as error:
         return {
-            "code": "CORPUS_MISSING",
+            "code": Code.CORPUS_MISSING.value,
             "message": f"the corpus {path} cannot be read any more ({error.strerror or error}); "
             "the data set is intact, but could not be made again",
         }
     if current == manifest["corpus_sha256"]:
         return None
     return {
-        "code": "CORPUS_CHANGED",
+        "code": Code.CORPUS_CHANGED.value,
         "message": f"the corpus {path} has changed since the data set was made; prepare would make another one now",
         "sha256_at_prepare": manifest["corpus_sha256"],
         "sha256": current,
@@ -46,7 +47,7 @@ def tokenizer_problem(manifest: Mapping[str, Any], tokenizer: PromptTokenizer) -
     if recorded == current:
         return None
     return Problem(
-        "TOKENIZER_CHANGED",
+        Code.TOKENIZER_CHANGED,
         manifest["tokenizer"]["path"],
         f"the tokenizer is not the one that the data set was made with: its fingerprint is {current}, "
         f"the manifest says {recorded}",
@@ -55,6 +56,7 @@ def tokenizer_problem(manifest: Mapping[str, Any], tokenizer: PromptTokenizer) -
 
 
 def file_sha256(path: Path) -> str:
+    """The digest of a file's bytes, in hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(1 << 20):

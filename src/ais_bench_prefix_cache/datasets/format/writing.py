@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
 
 from ais_bench_prefix_cache.datasets.format.documents import render_document, sealed
-from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.interruptions import signals_held
 
 PARTIAL_SUFFIX = ".partial"
@@ -52,8 +53,8 @@ class FileSet:
     def open(self, path: Path, *, replace: bool = False) -> GrowingFile:
         """Start a file that will be called ``path``."""
         if not (replace or self._replace) and path.exists():
-            raise ArtifactError(
-                Problem("FILE_EXISTS", str(path), "the file exists already", hint="Allow it with --overwrite.")
+            raise ArtifactError.of(
+                Code.FILE_EXISTS, str(path), "the file exists already", hint="Allow it with --overwrite."
             )
         growing = GrowingFile(path)
         self._files.append(growing)
@@ -185,7 +186,7 @@ def _sync_directory(directory: Path) -> None:
 
 def _write_error(error: OSError, path: Path) -> ArtifactError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ArtifactError(
-            Problem("DISK_FULL", str(path), "the disk is full", hint="Free some space and repeat the command.")
+        return ArtifactError.of(
+            Code.DISK_FULL, str(path), "the disk is full", hint="Free some space and repeat the command."
         )
-    return ArtifactError(Problem("CANNOT_WRITE", str(path), f"it cannot be written: {error.strerror or error}"))
+    return ArtifactError.of(Code.CANNOT_WRITE, str(path), f"it cannot be written: {error.strerror or error}")

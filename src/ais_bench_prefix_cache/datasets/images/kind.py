@@ -36,6 +36,8 @@ from ais_bench_prefix_cache.datasets.format.rows import ANSWER, FreeText, Row, r
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.datasets.images.image_scenarios import IMAGE_SCENARIOS
 from ais_bench_prefix_cache.datasets.images.messages import REFERENCE_KEY
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.names import verdict
 from ais_bench_prefix_cache.scenario.model import FixedLength, Scenario
 
 if TYPE_CHECKING:
@@ -181,7 +183,7 @@ class ImageLedger(Ledger):
             "status": "prepared",
             "benchmark_mode": ImageKind.name,
             "validation": {
-                "status": "PASS_WITH_WARNING" if warnings else "PASS",
+                "status": verdict(warnings),
                 "warning_only": True,
                 "affects_exit_code": False,
             },
@@ -208,7 +210,7 @@ class ImageDeepCheck(DeepCheck):
         self._tokens += len(token_ids)
         if len(token_ids) != claimed:
             message = f"the file says {claimed}, but encoding the text gives {len(token_ids)}"
-            self._findings.add("DEEP_CHECK", f"{where}: text_tokens", message)
+            self._findings.add(Code.DEEP_CHECK, f"{where}: text_tokens", message)
 
     def report(self) -> dict[str, Any]:
         return {"texts": self._texts, "tokens": self._tokens}
@@ -296,7 +298,7 @@ class ImageKind(DataSetKind):
         search = manifest.get("image_search")
         if not isinstance(search, dict) or tuple(search) != SEARCH_KEYS or not all(map(is_count, search.values())):
             allowed = ", ".join(SEARCH_KEYS)
-            findings.add("WRONG_TYPE", f"{where}: image_search", "it does not hold its counts", allowed=allowed)
+            findings.add(Code.WRONG_TYPE, f"{where}: image_search", "it does not hold its counts", allowed=allowed)
             return None
         if scenario is None or scenario.multimodal is None:
             return None
@@ -324,11 +326,11 @@ def _rows(texts: PlainTexts, ledger: ImageLedger) -> Iterator[ImageRow]:
 
 def _recorded_image(image: Any, name: str, where: str, findings: Findings) -> ImageEntry | None:
     """The image that a data URL holds and what is said of its origin; None, with findings, where it holds none."""
-    from ais_bench_prefix_cache.datasets.images.image_header import check_whole
+    from ais_bench_prefix_cache.datasets.images.decoding import decode
 
     origin: dict[str, Any] = {"parquet_path": None, "row_index": None, "sample_id": None, "image_column": None}
     if not isinstance(image, dict):
-        findings.add("MISSING_KEY", where, "it is missing")
+        findings.add(Code.MISSING_KEY, where, "it is missing")
         return None
     for key, holds in (
         ("parquet_path", lambda value: isinstance(value, str)),
@@ -337,18 +339,18 @@ def _recorded_image(image: Any, name: str, where: str, findings: Findings) -> Im
         ("image_column", lambda value: isinstance(value, str)),
     ):
         if key not in image or not holds(image[key]):
-            findings.add("WRONG_TYPE", f"{where}.{key}", f"it says {shown(image.get(key))}")
+            findings.add(Code.WRONG_TYPE, f"{where}.{key}", f"it says {shown(image.get(key))}")
         origin[key] = image.get(key)
     url = image.get("data_url")
     _, _, encoded = url.partition(",") if isinstance(url, str) else ("", "", "")
     try:
         content = base64.b64decode(encoded, validate=True)
-        header = check_whole(content)
+        header = decode(content)
     except (binascii.Error, ValueError) as error:
-        findings.add("IMAGE_DAMAGED", f"{where}.data_url", f"it does not hold a whole image: {error}")
+        findings.add(Code.IMAGE_DAMAGED, f"{where}.data_url", f"it does not hold a whole image: {error}")
         return None
     wanted = IMAGE_SCENARIOS[name]
     if (header.width, header.height) != (wanted.width, wanted.height):
         message = f"the image has {header.width}x{header.height} pixels"
-        findings.add("IMAGE_SIZE", f"{where}.data_url", message, allowed=f"{wanted.width}x{wanted.height}")
+        findings.add(Code.IMAGE_SIZE, f"{where}.data_url", message, allowed=f"{wanted.width}x{wanted.height}")
     return ImageEntry.of_content(content, header, **origin)

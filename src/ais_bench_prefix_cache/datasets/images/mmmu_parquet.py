@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.datasets.images.image_header import DamagedImageError, ImageHeader, check_whole, read_header
-from ais_bench_prefix_cache.foundation.errors import GenerationError, Problem, ScenarioError
+from ais_bench_prefix_cache.datasets.images.decoding import DamagedImageError, ImageHeader, decode, read_header
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.errors import GenerationError, ScenarioError
 
 IMAGE_COLUMNS = tuple(f"image_{number}" for number in range(1, 8))
 ID_COLUMN = "id"
@@ -65,14 +66,14 @@ class SearchRecord:
         """Warning objects for what should not have been there."""
         found = []
         for code, entries, what in (
-            ("DAMAGED_IMAGES", self.damaged, "damaged image cells"),
-            ("DAMAGED_PARQUET_FILES", self.unreadable_files, "Parquet files that cannot be read"),
-            ("IMAGE_COLUMN_TYPE", self.strange_columns, "image columns that hold no bytes"),
+            (Code.DAMAGED_IMAGES, self.damaged, "damaged image cells"),
+            (Code.DAMAGED_PARQUET_FILES, self.unreadable_files, "Parquet files that cannot be read"),
+            (Code.IMAGE_COLUMN_TYPE, self.strange_columns, "image columns that hold no bytes"),
         ):
             if entries:
                 found.append(
                     {
-                        "code": code,
+                        "code": code.value,
                         "message": f"skipped {what}: {len(entries)} ({_examples(entries)})",
                         "count": len(entries),
                     }
@@ -96,7 +97,7 @@ def find_image(directory: Path, width: int, height: int) -> tuple[ChosenImage, S
                 record.sizes[header.width, header.height] += 1
                 if (header.width, header.height) != (width, height):
                     continue
-                check_whole(image.content)
+                decode(image.content)
             except DamagedImageError as error:
                 record.damaged.append(f"{image.where} ({error})")
                 continue
@@ -113,7 +114,7 @@ def parquet_files(directory: Path) -> list[Path]:
         return [directory]
     if not directory.is_dir():
         raise ScenarioError.of(
-            "MMMU_NOT_FOUND",
+            Code.MMMU_NOT_FOUND,
             WHERE,
             f"the directory {str(directory)!r} does not exist",
             allowed="a directory with the Parquet files of MMMU",
@@ -133,7 +134,7 @@ def parquet_files(directory: Path) -> list[Path]:
                 found.append((path.relative_to(directory).parts, path))
     if not found:
         raise ScenarioError.of(
-            "MMMU_EMPTY",
+            Code.MMMU_EMPTY,
             WHERE,
             f"no *.parquet file lies below {str(directory)!r}",
             allowed="a directory with the Parquet files of MMMU",
@@ -166,7 +167,7 @@ def _images(path: Path, record: SearchRecord) -> Iterator[_Cell]:
         from pyarrow.parquet import ParquetFile
     except ImportError:
         raise ScenarioError.of(
-            "MULTIMODAL_EXTRA_MISSING",
+            Code.MULTIMODAL_EXTRA_MISSING,
             "--mode mm",
             "reading Parquet files needs pyarrow, which is not installed",
             hint="pip install 'ais-bench-prefix-cache[multimodal]'",
@@ -275,30 +276,26 @@ def _none_fits(directory: Path, width: int, height: int, record: SearchRecord) -
         passed.append(f"columns that exist: {_shown_columns(record.other_columns)}")
     hint = "\n    ".join(passed) or None
     if not record.sizes:
-        return GenerationError(
-            Problem(
-                "NO_IMAGES",
-                WHERE,
-                f"no image was found in the Parquet files of {where!r} (files: {record.files})",
-                allowed=f"columns {IMAGE_COLUMNS[0]} to {IMAGE_COLUMNS[-1]} with image bytes, plain or as a struct of "
-                "bytes and path",
-                hint=hint,
-            )
+        return GenerationError.of(
+            Code.NO_IMAGES,
+            WHERE,
+            f"no image was found in the Parquet files of {where!r} (files: {record.files})",
+            allowed=f"columns {IMAGE_COLUMNS[0]} to {IMAGE_COLUMNS[-1]} with image bytes, plain or as a struct of "
+            "bytes and path",
+            hint=hint,
         )
     sizes = sorted(record.sizes.items(), key=lambda item: (-item[1], item[0]))
     shown = ", ".join(f"{w}x{h}: {count}" for (w, h), count in sizes[:SIZES_SHOWN])
     if len(sizes) > SIZES_SHOWN:
         rest = sum(count for _, count in sizes[SIZES_SHOWN:])
         shown += f", and {rest} images of {len(sizes) - SIZES_SHOWN} other sizes"
-    return GenerationError(
-        Problem(
-            "IMAGE_SIZE_NOT_FOUND",
-            WHERE,
-            f"no whole image of {width}x{height} pixels lies in {where!r}; images are never scaled. Sizes that exist: "
-            f"{shown}",
-            allowed=f"a directory with an image of {width}x{height} pixels",
-            hint=hint,
-        )
+    return GenerationError.of(
+        Code.IMAGE_SIZE_NOT_FOUND,
+        WHERE,
+        f"no whole image of {width}x{height} pixels lies in {where!r}; images are never scaled. Sizes that exist: "
+        f"{shown}",
+        allowed=f"a directory with an image of {width}x{height} pixels",
+        hint=hint,
     )
 
 

@@ -14,6 +14,7 @@ from ais_bench_prefix_cache.exact_text.corpus import select_rows
 from ais_bench_prefix_cache.exact_text.exact_rows import collect_fillers
 from ais_bench_prefix_cache.exact_text.row_text import EncodedRows, Fillers, RowReader, Unfillable
 from ais_bench_prefix_cache.exact_text.words import TextCleaner, WordTable
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.foundation.random_streams import derive_seed
 
@@ -93,7 +94,7 @@ class PlainTexts:
                 break
         if not tokens:
             raise GenerationError.of(
-                "CORPUS_NOT_USABLE",
+                Code.CORPUS_NOT_USABLE,
                 "scenario: corpus.path",
                 f"no selected row of {str(corpus.path)!r} has a word that this tokenizer encodes alike in every place",
             )
@@ -149,7 +150,7 @@ class PlainTexts:
 
     def _not_reachable(self, number: int) -> GenerationError:
         return GenerationError.of(
-            "LENGTH_NOT_REACHABLE",
+            Code.LENGTH_NOT_REACHABLE,
             "scenario: requests.input_length.value",
             f"request {number} needs a text of exactly {self._tokens} token(s), and neither corpus nor "
             "vocabulary gives one",

@@ -23,8 +23,9 @@ from ais_bench_prefix_cache.exact_text.row_text import EncodedRows, RowReader, T
 from ais_bench_prefix_cache.exact_text.seed_codes import Alphabet, SeedCodes, find_alphabets
 from ais_bench_prefix_cache.exact_text.token_digests import token_ids_sha256
 from ais_bench_prefix_cache.exact_text.words import MAX_VOCABULARY_WORDS, TextCleaner, WordTable, vocabulary_words
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
-from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.names import group_name
 from ais_bench_prefix_cache.foundation.random_streams import derive_seed
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class _AssembledPromptSet:
         plan, before, after = self._plan, self._before, self._after
         if self._block <= before:
             raise GenerationError.of(
-                "BLOCK_SIZE_TOO_SMALL",
+                Code.BLOCK_SIZE_TOO_SMALL,
                 "scenario: tokenizer.block_size",
                 f"the tokenizer puts {before} special token(s) before every prompt, so with blocks of {self._block} "
                 "the first block of all prompts is the same and every request hits it",
@@ -148,7 +149,7 @@ class _AssembledPromptSet:
         if natural.size and int(natural.min()) < 0:
             index = int(natural.argmin())
             raise GenerationError.of(
-                "PLAN_TOO_SHORT",
+                Code.PLAN_TOO_SHORT,
                 f"request {index}",
                 f"{int(plan.input_tokens[index])} tokens do not hold {int(plan.shared_prefix_tokens[index])} shared "
                 f"and {self._seed_tokens} seed tokens",
@@ -213,7 +214,7 @@ class _AssembledPromptSet:
             if not tokens:
                 reason = "" if self.proof.proven else f"; {self.proof.reason}"
                 raise GenerationError.of(
-                    "CORPUS_NOT_USABLE",
+                    Code.CORPUS_NOT_USABLE,
                     "scenario: corpus.path",
                     f"no selected row of {str(self._corpus.path)!r} has a word that this tokenizer encodes the same in "
                     f"every place{reason}",
@@ -251,7 +252,7 @@ class _AssembledPromptSet:
                     return codes
         if best is None:
             raise GenerationError.of(
-                "SEED_TOO_SHORT",
+                Code.SEED_TOO_SHORT,
                 "scenario: prefix_cache.seed_blocks",
                 f"a seed of {self._seed_tokens} tokens in blocks of {block} has no room for a word that tells requests "
                 f"apart, with {self._before} special token(s) before and {self._after} after every prompt",
@@ -380,7 +381,7 @@ class _AssembledPromptSet:
         needed = len(self._plan) + sum(canonical is not None for canonical in self._canonicals)
         if self._codes.free < needed:
             raise GenerationError.of(
-                "SEEDS_EXHAUSTED",
+                Code.SEEDS_EXHAUSTED,
                 "scenario: tokenizer.block_size",
                 f"{needed} seeds must differ in their first block of {self._block} token(s), but corpus and vocabulary "
                 f"give only {self._codes.free} that no canonical prefix uses",
@@ -672,14 +673,14 @@ class _AssembledPromptSet:
 
     def _not_exact(self, what: str) -> GenerationError:
         return _generation_error(
-            "PROMPTS_NOT_EXACT",
+            Code.PROMPTS_NOT_EXACT,
             "scenario: tokenizer.path",
             f"{what}, so its length cannot be guaranteed ({self.proof.reason})",
         )
 
     def _cannot_fill(self, error: Unfillable, where: str) -> GenerationError:
         return _generation_error(
-            "LENGTH_NOT_REACHABLE",
+            Code.LENGTH_NOT_REACHABLE,
             "scenario: corpus.path",
             f"{where} needs a text of exactly {error.tokens} token(s), and neither the corpus nor the vocabulary of "
             "the tokenizer has words of that many",
@@ -687,7 +688,7 @@ class _AssembledPromptSet:
         )
 
 
-def _generation_error(code: str, where: str, message: str, *, hint: str | None = None) -> GenerationError:
+def _generation_error(code: Code, where: str, message: str, *, hint: str | None = None) -> GenerationError:
     error = GenerationError.of(code, where, message, hint=hint)
     assert isinstance(error, GenerationError)
     return error

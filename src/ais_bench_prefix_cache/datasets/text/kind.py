@@ -48,10 +48,11 @@ from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, pla
 from ais_bench_prefix_cache.datasets.text.prompt_set import PromptSet, WarmupPrompt
 from ais_bench_prefix_cache.datasets.text.recorded_lengths import with_lengths_of_rows
 from ais_bench_prefix_cache.datasets.text.request_seeds import request_random_seed
-from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.names import NO_RANK, PASS, group_name, verdict
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
-from ais_bench_prefix_cache.planning.plan import NO_LANE, Plan
+from ais_bench_prefix_cache.planning.plan import Plan
 from ais_bench_prefix_cache.planning.planner import plan_scenario
 from ais_bench_prefix_cache.planning.summary import length_summary, trajectory_summary
 from ais_bench_prefix_cache.scenario.model import Scenario
@@ -59,8 +60,6 @@ from ais_bench_prefix_cache.scenario.model import Scenario
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 
-PASS = "PASS"
-PASS_WITH_WARNING = "PASS_WITH_WARNING"
 COLD_ROUTE_STRATEGY = "group_round_robin"
 COLLISION_STATUS = "pass"
 
@@ -159,8 +158,8 @@ class TextLedger(Ledger):
             sequence_index=index,
             group_id=group_name(group),
             occurrence_index_within_group=occurrence,
-            dp_rank=None if rank == NO_LANE else rank,
-            lane_sequence=None if lane == NO_LANE else lane,
+            dp_rank=None if rank == NO_RANK else rank,
+            lane_sequence=None if lane == NO_RANK else lane,
             target_input_tokens=inputs,
             actual_input_tokens=inputs,
             max_tokens=max_tokens,
@@ -201,7 +200,7 @@ class TextLedger(Ledger):
         self._divergence_digests.add(row["divergence_block_sha256"])
         if len(row["gsm_indices"]) != len(row["gsm_hashes"]):
             message = f"it has {len(row['gsm_hashes'])} digests"
-            findings.add("WRONG_VALUE", f"{where}: gsm_hashes", message, allowed="one for each of gsm_indices")
+            findings.add(Code.WRONG_VALUE, f"{where}: gsm_hashes", message, allowed="one for each of gsm_indices")
 
     def finish(self, name: str, findings: Findings) -> None:
         for key, digests in (
@@ -211,7 +210,7 @@ class TextLedger(Ledger):
             repeated = len(self.plan) - len(digests)
             if repeated > 0:
                 message = f"{repeated} rows repeat the {key} of another row"
-                findings.add("NOT_UNIQUE", name, message, allowed="all different")
+                findings.add(Code.NOT_UNIQUE, name, message, allowed="all different")
 
     def sections(self, artifacts: Mapping[str, Any]) -> dict[str, Any]:
         plan = self.plan
@@ -297,12 +296,12 @@ class TextDeepCheck(DeepCheck):
             different = np.flatnonzero(known[:common] != shared[:common])
             if different.size:
                 message = f"its token {int(different[0])} is not that of the canonical prefix of {group}"
-                self._findings.add("PREFIX_DIFFERS", where, message)
+                self._findings.add(Code.PREFIX_DIFFERS, where, message)
 
     def _compare(self, where: str, key: str, claimed: object, found: object) -> None:
         if claimed != found:
             message = f"the file says {claimed}, but encoding and replaying the prompts gives {found}"
-            self._findings.add("DEEP_CHECK", f"{where}: {key}", message)
+            self._findings.add(Code.DEEP_CHECK, f"{where}: {key}", message)
 
 
 class TextKind(DataSetKind):
@@ -346,7 +345,7 @@ class TextKind(DataSetKind):
             return None
         if rows != scenario.requests.count:
             # Planning takes what the configuration asks for: more than the files hold is not worth it.
-            findings.add("ROW_COUNT", paths.full.name, f"it has {rows} rows", allowed=str(scenario.requests.count))
+            findings.add(Code.ROW_COUNT, paths.full.name, f"it has {rows} rows", allowed=str(scenario.requests.count))
             return None
         where = paths.manifest.name
         groups = scenario.prefix_cache.groups.count
@@ -396,7 +395,7 @@ def _recorded_prefixes(groups: Any, count: int, where: str, findings: Findings) 
     """What a manifest says of the origin of the canonical prefixes; None, with findings, where it cannot be that."""
     if not isinstance(groups, dict) or len(groups) != count or list(groups) != [group_name(n) for n in range(count)]:
         allowed = f"group-0 … group-{count - 1}"
-        findings.add("WRONG_VALUE", where, "it does not hold the configured groups", allowed=allowed)
+        findings.add(Code.WRONG_VALUE, where, "it does not hold the configured groups", allowed=allowed)
         return None
     prefixes = []
     for name, group in groups.items():
@@ -415,7 +414,7 @@ def _recorded_prefixes(groups: Any, count: int, where: str, findings: Findings) 
             message = (
                 "its canonical prefix has no digest, or gsm_indices and gsm_question_sha256 are no lists that match"
             )
-            findings.add("WRONG_TYPE", f"{where}.{name}", message)
+            findings.add(Code.WRONG_TYPE, f"{where}.{name}", message)
             return None
         prefixes.append(PrefixOrigin(digest, tuple(indices), tuple(hashes)))
     return prefixes
@@ -432,13 +431,13 @@ def _recorded_warmups(section: Any, plan: Plan, where: str, findings: Findings) 
     entries = section.get("plan") if isinstance(section, dict) else None
     message = "it does not hold one prompt for each rank and group with a shared prefix"
     if not isinstance(entries, list) or len(entries) != len(shared) * plan.dp_size:
-        findings.add("WRONG_VALUE", where, message)
+        findings.add(Code.WRONG_VALUE, where, message)
         return None
     prompts = []
     for (group, prefix_tokens), entry in zip(shared, entries[:: plan.dp_size], strict=True):
         text, tokens = (entry.get("prompt"), entry.get("input_tokens")) if isinstance(entry, dict) else (None, None)
         if not isinstance(text, str) or not is_count(tokens) or not prefix_tokens <= tokens < 1 << 31:
-            findings.add("WRONG_VALUE", where, message)
+            findings.add(Code.WRONG_VALUE, where, message)
             return None
         prompts.append(WarmupPrompt(group, text, tokens, prefix_tokens))
     return prompts
@@ -474,7 +473,7 @@ def prefix_cache_section(plan: Plan, target_warning_pp: float) -> dict[str, Any]
         "minimum_non_shared_length": plan.minimum_non_shared_tokens,
         "adjusted": plan.effective_target_hit_rate != requested,
         "reason": _adjustment_reason(plan),
-        "validation_status": PASS_WITH_WARNING if target_warnings(plan, target_warning_pp) else PASS,
+        "validation_status": verdict(target_warnings(plan, target_warning_pp)),
         "target_signed_difference_pp": signed,
         "target_absolute_difference_pp": abs(signed),
         "trajectory": trajectory_summary(plan),
@@ -550,7 +549,7 @@ def prepared_analysis(run_id: str, plan: Plan, warnings: list[dict[str, Any]]) -
         "target_absolute_difference_pp": abs(signed),
         "validation": {
             "target_reachable": plan.target_reachable,
-            "status": PASS_WITH_WARNING if warnings else PASS,
+            "status": verdict(warnings),
             "warning_only": True,
             "affects_exit_code": False,
         },
@@ -577,7 +576,7 @@ def _planned_requests(plan: Plan) -> Iterator[PlannedRequest]:
                 yield PlannedRequest(group_name(group), rank, prefix + plan.seed_tokens, prefix, counted=False)
     columns = (plan.group, plan.dp_rank, plan.input_tokens, plan.shared_prefix_tokens, plan.max_tokens)
     for index, (group, rank, *tokens) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
-        yield PlannedRequest(group_name(group), index % plan.dp_size if rank == NO_LANE else rank, *tokens)
+        yield PlannedRequest(group_name(group), index % plan.dp_size if rank == NO_RANK else rank, *tokens)
 
 
 def target_warnings(plan: Plan, target_warning_pp: float) -> list[dict[str, Any]]:
@@ -588,7 +587,7 @@ def target_warnings(plan: Plan, target_warning_pp: float) -> list[dict[str, Any]
     if not plan.target_reachable:
         warnings.append(
             {
-                "code": "TARGET_UNREACHABLE",
+                "code": Code.TARGET_UNREACHABLE.value,
                 "message": f"the requested hit rate {requested:.4f} lies outside of what these lengths, groups and "
                 f"order can reach: {reachable_min:.4f} to {reachable_max:.4f}",
                 "requested_target_hit_rate": requested,
@@ -600,7 +599,7 @@ def target_warnings(plan: Plan, target_warning_pp: float) -> list[dict[str, Any]
     if difference > target_warning_pp:
         warnings.append(
             {
-                "code": "TARGET_DEVIATION",
+                "code": Code.TARGET_DEVIATION.value,
                 "message": f"the theoretical hit rate {plan.theoretical_hit_rate:.4f} is {difference:.2f} percentage "
                 f"points away from the requested {requested:.4f} (warning above {target_warning_pp:g})",
                 "requested_target_hit_rate": requested,
@@ -612,7 +611,7 @@ def target_warnings(plan: Plan, target_warning_pp: float) -> list[dict[str, Any]
     if plan.trajectory.status != PASS:
         warnings.append(
             {
-                "code": "TRAJECTORY_BEST_EFFORT",
+                "code": Code.TRAJECTORY_BEST_EFFORT.value,
                 "message": "the total of hits is exact, but on the way there the cumulative hit rate may fall back or "
                 "overshoot (manifest: prefix_cache.trajectory)",
                 "issue_count": plan.trajectory.issue_count,

@@ -16,8 +16,9 @@ import numpy as np
 
 from ais_bench_prefix_cache.datasets.format.documents import is_count
 from ais_bench_prefix_cache.datasets.format.rows import read_rows
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ScenarioError
-from ais_bench_prefix_cache.foundation.group_names import group_name
+from ais_bench_prefix_cache.foundation.names import group_name
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
 from ais_bench_prefix_cache.planning.groups import assignment_column, group_counts
 from ais_bench_prefix_cache.planning.ordering import send_order
@@ -79,11 +80,11 @@ def _lengths_as_generated(scenario: Scenario, full: Path) -> tuple[dict[str, Int
         for kind, key in ROW_KEYS.items():
             tokens = row.get(key) if isinstance(row, dict) else None
             if not is_count(tokens) or tokens >= 1 << 31:
-                raise ScenarioError.of("WRONG_TYPE", full.name, f"a row has no {key} that could be a length")
+                raise ScenarioError.of(Code.WRONG_TYPE, full.name, f"a row has no {key} that could be a length")
             found[kind].append(tokens)
     if len(found["input_length"]) != group.size:
         message = f"it has {len(found['input_length'])} rows"
-        raise ScenarioError.of("ROW_COUNT", full.name, message, allowed=str(group.size))
+        raise ScenarioError.of(Code.ROW_COUNT, full.name, message, allowed=str(group.size))
     columns = {}
     for kind, lengths in found.items():
         columns[kind] = np.empty(group.size, dtype=np.int64)

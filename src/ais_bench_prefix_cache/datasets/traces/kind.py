@@ -47,6 +47,7 @@ from ais_bench_prefix_cache.datasets.format.rows import (
 from ais_bench_prefix_cache.datasets.format.sources import file_sha256
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.datasets.traces.reading import check_block_trace, read_trace
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, block_hashes
@@ -129,7 +130,7 @@ class TraceLedger(Ledger):
         size = self._names.block_size
         if not tokens // size <= len(names) <= -(-tokens // size):
             message = f"it has {len(names)} trace_hash_ids for {tokens} tokens"
-            findings.add("WRONG_VALUE", f"{where}: trace_hash_ids", message, allowed=f"one for every {size} tokens")
+            findings.add(Code.WRONG_VALUE, f"{where}: trace_hash_ids", message, allowed=f"one for every {size} tokens")
         # One rank after the other, whatever the row says: what it says is compared elsewhere.
         rank = index % self._ranks
         request = TraceRequest(block_hashes(names[: tokens // size], 1), tokens)
@@ -138,7 +139,7 @@ class TraceLedger(Ledger):
         # larger block: at most one of both.
         if not shared <= hits < shared + size:
             message = f"its prompt hits {hits} tokens, the trace's own blocks {shared}"
-            findings.add("SHARING_DIFFERS", where, message)
+            findings.add(Code.SHARING_DIFFERS, where, message)
         self._input_tokens.append(min(tokens, _LARGEST))
         self._max_tokens.append(min(row["max_tokens"], _LARGEST))
         self._shares[rank] += TokenShare(tokens, hits)
@@ -228,7 +229,7 @@ class TraceDeepCheck(DeepCheck):
     def _compare(self, where: str, claimed: object, found: object) -> None:
         if claimed != found:
             message = f"the file says {claimed}, but encoding and replaying the prompts gives {found}"
-            self._findings.add("DEEP_CHECK", where, message)
+            self._findings.add(Code.DEEP_CHECK, where, message)
 
 
 class TraceKind(DataSetKind):
@@ -246,7 +247,7 @@ class TraceKind(DataSetKind):
     )
     row_type = TraceRow
     run_refusal = (
-        "TRACE",
+        Code.TRACE,
         "this data set was made from a trace",
         "Only validate reads it; send its requests with a client that keeps the times of full.jsonl.",
     )
@@ -259,7 +260,7 @@ class TraceKind(DataSetKind):
 
         path, scenario = preparation.trace, preparation.scenario
         if path is None:
-            raise PrefixCacheError.of("OPTIONS", "--trace", "is needed with --mode trace")
+            raise PrefixCacheError.of(Code.WRONG_OPTION, "--trace", "is needed with --mode trace")
         # The whole trace is read once before anything is written: nothing half-made, and a progress bar that knows its
         # end.
         block_size, count = check_block_trace(path, preparation.trace_block_size)
@@ -283,18 +284,18 @@ class TraceKind(DataSetKind):
         scenario = recorded_scenario(paths, manifest, self.scenario_rules, findings)
         where, trace = f"{paths.manifest.name}: trace", manifest.get("trace")
         if not isinstance(trace, dict) or tuple(trace) != TRACE_KEYS:
-            findings.add("MISSING_KEY", where, "it does not have its keys", allowed=", ".join(TRACE_KEYS))
+            findings.add(Code.MISSING_KEY, where, "it does not have its keys", allowed=", ".join(TRACE_KEYS))
             return None
         if not isinstance(trace["path"], str):
-            findings.add("WRONG_TYPE", f"{where}.path", f"it says {shown(trace['path'])}")
+            findings.add(Code.WRONG_TYPE, f"{where}.path", f"it says {shown(trace['path'])}")
         if not is_sha256(trace["sha256"]):
-            findings.add("WRONG_TYPE", f"{where}.sha256", "it is not a SHA-256 in hexadecimal digits")
+            findings.add(Code.WRONG_TYPE, f"{where}.sha256", "it is not a SHA-256 in hexadecimal digits")
         size = trace["block_size"]
         if scenario is None:
             return None
         if not is_count(size) or not size or size % scenario.block_size or size > _LARGEST:
             allowed = f"a multiple of {scenario.block_size}"
-            findings.add("WRONG_VALUE", f"{where}.block_size", f"it says {shown(size)}", allowed=allowed)
+            findings.add(Code.WRONG_VALUE, f"{where}.block_size", f"it says {shown(size)}", allowed=allowed)
             return None
         return TraceLedger(scenario, trace)
 

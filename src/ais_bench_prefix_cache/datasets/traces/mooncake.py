@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 
 from ais_bench_prefix_cache.datasets.traces.reading import TraceRow
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.kvcache.block_hash import ROOT_HASH, block_hashes, token_bytes
 
@@ -32,7 +33,7 @@ class MooncakeRows:
         ids_of_a_block, rest = divmod(self.block_size, row.id_tokens)
         if rest:
             raise ArtifactError.of(
-                "TRACE_BLOCK_SIZE",
+                Code.TRACE_BLOCK_SIZE,
                 f"line {row.line}",
                 f"its ids stand for {row.id_tokens} tokens each, which do not make up blocks of {self.block_size}",
                 allowed=f"--export-block-size: a multiple of {row.id_tokens}",

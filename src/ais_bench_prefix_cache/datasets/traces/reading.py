@@ -26,6 +26,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, ExtraKeys, MultimodalItem, block_hashes
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceRequest
@@ -77,7 +78,7 @@ class TraceRow:
         """
         if block_size % self.id_tokens:
             raise ArtifactError.of(
-                "TRACE_BLOCK_SIZE",
+                Code.TRACE_BLOCK_SIZE,
                 f"line {self.line}",
                 f"its ids stand for {self.id_tokens} tokens each, which do not make up blocks of {block_size}",
                 allowed=f"--block-size: a multiple of {self.id_tokens}",
@@ -108,7 +109,10 @@ def read_trace(
         texts = [prompt for prompt in prompts if isinstance(prompt, str)]
         if texts and tokenizer is None:
             raise ArtifactError.of(
-                "TOKENIZER_NEEDED", str(path), "holds prompts as texts", hint="Give --tokenizer DIR, the server's own."
+                Code.TOKENIZER_NEEDED,
+                str(path),
+                "holds prompts as texts",
+                hint="Give --tokenizer DIR, the server's own.",
             )
         encoded = iter(tokenizer.encode_batch(texts) if tokenizer is not None else ())
         for (line, row), prompt in zip(batch, prompts, strict=True):
@@ -125,11 +129,14 @@ def check_block_trace(path: Path, block_size: int | None = None) -> tuple[int, i
     for row in read_trace(path, trace_block_size=block_size):
         if row.id_tokens == 1:
             raise ArtifactError.of(
-                "NO_HASH_IDS", f"{path.name} line {row.line}", "has no hash_ids", hint="Only such traces are imported."
+                Code.NO_HASH_IDS,
+                f"{path.name} line {row.line}",
+                "has no hash_ids",
+                hint="Only such traces are imported.",
             )
         count, found = count + 1, row.id_tokens
     if not count:
-        raise ArtifactError.of("NO_REQUESTS", str(path), "holds no requests")
+        raise ArtifactError.of(Code.NO_REQUESTS, str(path), "holds no requests")
     return found, count
 
 
@@ -147,14 +154,14 @@ class _Reader:
         if name is None or name not in row:
             raise self._problem(
                 line,
-                "NO_PROMPT",
+                Code.NO_PROMPT,
                 f"has no {name or 'prompt'}",
                 allowed=f"hash_ids, {', '.join(PROMPT_FIELDS)}, or what --field names",
             )
         value = row[name]
         if isinstance(value, str) and name != "hash_ids":
             if any("\ud800" <= character <= "\udfff" for character in value):
-                raise self._problem(line, "BAD_PROMPT", f"{name} holds half of a character (a lone surrogate)")
+                raise self._problem(line, Code.BAD_PROMPT, f"{name} holds half of a character (a lone surrogate)")
             return value
         if isinstance(value, list) and all(type(each) is int for each in value):
             if not value or (min(value) >= 0 and max(value) <= MAX_TOKEN_ID):
@@ -162,9 +169,9 @@ class _Reader:
             if name == "hash_ids":
                 return [self._number(line, each) for each in value]
         if name == "hash_ids":
-            raise self._problem(line, "BAD_PROMPT", "hash_ids cannot be used", allowed="a list of integers")
+            raise self._problem(line, Code.BAD_PROMPT, "hash_ids cannot be used", allowed="a list of integers")
         raise self._problem(
-            line, "BAD_PROMPT", f"{name} cannot be used", allowed=f"a text, or ids of 0 to {MAX_TOKEN_ID}"
+            line, Code.BAD_PROMPT, f"{name} cannot be used", allowed=f"a text, or ids of 0 to {MAX_TOKEN_ID}"
         )
 
     def _number(self, line: int, hash_id: int) -> int:
@@ -173,7 +180,7 @@ class _Reader:
         if 0 <= hash_id < lowest:
             return hash_id
         if 0 <= hash_id <= MAX_TOKEN_ID:
-            raise self._problem(line, "BAD_PROMPT", f"hash_ids holds {hash_id} beside numbers of more than 32 bits")
+            raise self._problem(line, Code.BAD_PROMPT, f"hash_ids holds {hash_id} beside numbers of more than 32 bits")
         return self._numbers.setdefault(hash_id, lowest)
 
     def row(self, line: int, row: Mapping[str, Any], ids: list[int]) -> TraceRow:
@@ -182,10 +189,12 @@ class _Reader:
             prompt_tokens = self._integer(line, row, "input_length", 1)
             id_tokens = self._id_tokens(line, len(ids), prompt_tokens)
         if not prompt_tokens:
-            raise self._problem(line, "BAD_PROMPT", "its prompt is empty")
+            raise self._problem(line, Code.BAD_PROMPT, "its prompt is empty")
         group, rank = row.get(self._fields.group), row.get(self._fields.rank)
         if rank is not None and type(rank) is not int:
-            raise self._problem(line, "BAD_NUMBER", f"{self._fields.rank} is {rank!r}", allowed="an integer, or null")
+            raise self._problem(
+                line, Code.BAD_NUMBER, f"{self._fields.rank} is {rank!r}", allowed="an integer, or null"
+            )
         return TraceRow(
             line=line,
             ids=ids,
@@ -211,14 +220,14 @@ class _Reader:
             if self._block_size is None:
                 raise self._problem(
                     line,
-                    "TRACE_BLOCK_SIZE",
+                    Code.TRACE_BLOCK_SIZE,
                     f"has {ids} hash_ids for {prompt_tokens} tokens: no known trace format",
                     hint="Say with --trace-block-size how many tokens an id stands for.",
                 )
         if not prompt_tokens // self._block_size <= ids <= -(-prompt_tokens // self._block_size):
             raise self._problem(
                 line,
-                "TRACE_BLOCK_SIZE",
+                Code.TRACE_BLOCK_SIZE,
                 f"has {ids} hash_ids for {prompt_tokens} tokens",
                 allowed=f"one for every {self._block_size} tokens",
             )
@@ -230,7 +239,7 @@ class _Reader:
         if timestamp is None:
             return 0
         if type(timestamp) not in (int, float) or not isfinite(timestamp):
-            raise self._problem(line, "BAD_NUMBER", f"{name} is {timestamp!r}", allowed="a number")
+            raise self._problem(line, Code.BAD_NUMBER, f"{name} is {timestamp!r}", allowed="a number")
         assert isinstance(timestamp, (int, float))
         return round(timestamp * 1000) if "chat_id" in row else timestamp
 
@@ -246,7 +255,7 @@ class _Reader:
         value = row.get(key)
         if value is None or isinstance(value, str):
             return value or None
-        raise self._problem(line, "BAD_KEY", f"{key} is {value!r}", allowed="a text")
+        raise self._problem(line, Code.BAD_KEY, f"{key} is {value!r}", allowed="a text")
 
     def _lora(self, line: int, row: Mapping[str, Any]) -> tuple[str, str] | None:
         value = row.get("lora")
@@ -256,7 +265,7 @@ class _Reader:
                 return name, path
         elif value is None or isinstance(value, str):
             return (value, "") if value else None
-        raise self._problem(line, "BAD_KEY", f"lora is {value!r}", allowed="a name, or an object with name and path")
+        raise self._problem(line, Code.BAD_KEY, f"lora is {value!r}", allowed="a name, or an object with name and path")
 
     def _images(
         self, line: int, row: Mapping[str, Any], id_tokens: int, prompt_tokens: int
@@ -267,12 +276,14 @@ class _Reader:
             return ()
         if id_tokens > 1:
             raise self._problem(
-                line, "BAD_IMAGES", f"{name} stands beside hash_ids, which name what their blocks hold, images included"
+                line,
+                Code.BAD_IMAGES,
+                f"{name} stands beside hash_ids, which name what their blocks hold, images included",
             )
         if not isinstance(images, list) or not all(isinstance(image, Mapping) for image in images):
             raise self._problem(
                 line,
-                "BAD_IMAGES",
+                Code.BAD_IMAGES,
                 f"{name} is no list of objects",
                 allowed='[{"hash": "…", "offset": 3, "length": 576}, …], places in tokens',
                 hint="--image-field names another key.",
@@ -281,11 +292,11 @@ class _Reader:
         for image in images:
             identifier, offset, length = image.get("hash"), image.get("offset"), image.get("length")
             if not isinstance(identifier, str) or not identifier:
-                raise self._problem(line, "BAD_IMAGES", f"an image's hash is {identifier!r}", allowed="a text")
+                raise self._problem(line, Code.BAD_IMAGES, f"an image's hash is {identifier!r}", allowed="a text")
             for key, value, smallest in (("offset", offset, 0), ("length", length, 1)):
                 if type(value) is not int or value < smallest:
                     message = f"the {key} of the image {identifier} is {value!r}"
-                    raise self._problem(line, "BAD_IMAGES", message, allowed=f"an integer of {smallest} or more")
+                    raise self._problem(line, Code.BAD_IMAGES, message, allowed=f"an integer of {smallest} or more")
             items.append(MultimodalItem(identifier, offset, length))
         items.sort(key=lambda item: item.offset)
         end = 0
@@ -293,18 +304,20 @@ class _Reader:
             if item.offset < end or item.offset + item.length > prompt_tokens:
                 other = "inside another" if item.offset < end else f"not within the prompt's {prompt_tokens}"
                 places = f"tokens {item.offset} … {item.offset + item.length - 1}"
-                raise self._problem(line, "BAD_IMAGES", f"the image {item.identifier} is {places}, {other}")
+                raise self._problem(line, Code.BAD_IMAGES, f"the image {item.identifier} is {places}, {other}")
             end = item.offset + item.length
         return tuple(items)
 
     def _integer(self, line: int, row: Mapping[str, Any], name: str, smallest: int) -> int:
         value = row.get(name)
         if type(value) is not int or value < smallest:
-            raise self._problem(line, "BAD_NUMBER", f"{name} is {value!r}", allowed=f"an integer of {smallest} or more")
+            raise self._problem(
+                line, Code.BAD_NUMBER, f"{name} is {value!r}", allowed=f"an integer of {smallest} or more"
+            )
         return value
 
     def _problem(
-        self, line: int, code: str, message: str, *, allowed: str | None = None, hint: str | None = None
+        self, line: int, code: Code, message: str, *, allowed: str | None = None, hint: str | None = None
     ) -> ArtifactError:
         return ArtifactError.of(code, f"{self._path.name} line {line}", message, allowed=allowed, hint=hint)
 
@@ -319,11 +332,11 @@ def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             try:
                 row = json.loads(line.decode())
             except UnicodeDecodeError:
-                raise ArtifactError.of("BAD_ROW", where, "is not UTF-8") from None
+                raise ArtifactError.of(Code.BAD_ROW, where, "is not UTF-8") from None
             except RecursionError:
-                raise ArtifactError.of("BAD_ROW", where, "is nested too deeply to be a request") from None
+                raise ArtifactError.of(Code.BAD_ROW, where, "is nested too deeply to be a request") from None
             except ValueError as error:
-                raise ArtifactError.of("BAD_ROW", where, f"is not JSON: {error}") from None
+                raise ArtifactError.of(Code.BAD_ROW, where, f"is not JSON: {error}") from None
             if not isinstance(row, dict):
-                raise ArtifactError.of("BAD_ROW", f"{path.name} line {number}", "is not a JSON object")
+                raise ArtifactError.of(Code.BAD_ROW, f"{path.name} line {number}", "is not a JSON object")
             yield number, row

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from ais_bench_prefix_cache.exact_text.exact_rows import settle_rows
 from ais_bench_prefix_cache.exact_text.row_text import EncodedRows
 from ais_bench_prefix_cache.exact_text.words import TextCleaner, WordTable, vocabulary_words
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.kvcache.block_hash import ROOT_HASH, BlockHash, block_hashes
 
@@ -66,7 +67,7 @@ class TracePrompts:
     ) -> None:
         if trace_block_size % block_size:
             raise GenerationError.of(
-                "TRACE_BLOCK_SIZE",
+                Code.TRACE_BLOCK_SIZE,
                 "scenario: tokenizer.block_size",
                 f"blocks of {block_size} tokens do not divide the trace's blocks of {trace_block_size}",
                 allowed=f"a divisor of {trace_block_size}",
@@ -89,7 +90,7 @@ class TracePrompts:
         room = block_size - len(self._first_ids) - len(tokenizer.suffix_ids)
         if self._code_length > room:
             raise GenerationError.of(
-                "CODE_TOO_LONG",
+                Code.CODE_TOO_LONG,
                 "scenario: tokenizer.block_size",
                 f"a code that tells blocks apart needs {self._code_length} tokens, but the first block has {room}",
                 hint="Use a larger block size, or a tokenizer with more words of one token.",
@@ -109,7 +110,7 @@ class TracePrompts:
         least = len(self._first_ids) + len(closing)
         if prompt_tokens < least:
             raise GenerationError.of(
-                "PROMPT_TOO_SHORT",
+                Code.PROMPT_TOO_SHORT,
                 f"trace line {line}",
                 f"{prompt_tokens} tokens cannot hold the special tokens and a word",
                 allowed=f"at least {least}",
@@ -163,7 +164,7 @@ class TracePrompts:
             if known != words:
                 ended, longer = (line, other) if words < known else (other, line)
                 raise GenerationError.of(
-                    "TRACE_NOT_EXACT",
+                    Code.TRACE_NOT_EXACT,
                     f"trace line {longer}",
                     f"it continues the block in which line {ended} ends, but there the tokenizer adds tokens at the "
                     "end of the prompt, so the two cannot share it",
@@ -172,7 +173,7 @@ class TracePrompts:
 
     def _not_exact(self, line: int) -> GenerationError:
         error = GenerationError.of(
-            "PROMPTS_NOT_EXACT",
+            Code.PROMPTS_NOT_EXACT,
             f"trace line {line}",
             f"no text of its blocks is encoded as its words are ({self._proof.reason})",
             hint="docs/exact-prompts.md says which tokenizers can be made exact.",
@@ -210,7 +211,7 @@ class TracePrompts:
         bits = min(len(single), ENOUGH_CODE_WORDS).bit_length() - 1
         if bits < 1:
             raise GenerationError.of(
-                "NO_CODE_WORDS", "scenario: tokenizer.path", "the vocabulary has no words of one token after a space"
+                Code.NO_CODE_WORDS, "scenario: tokenizer.path", "the vocabulary has no words of one token after a space"
             )
         chosen = [single[token] for token in sorted(single)][: 1 << bits]
         self._code_words = [table.texts[number] for number in chosen]
@@ -233,7 +234,7 @@ class TracePrompts:
             ]
         numbers = [number for number in numbers if table.counts[number]]
         if not numbers:
-            raise GenerationError.of("EMPTY_CORPUS", str(corpus.path), "holds no word that a prompt could use")
+            raise GenerationError.of(Code.CORPUS_NOT_USABLE, str(corpus.path), "holds no word that a prompt could use")
         self._starts = len(numbers)
         repeated, tokens = list(numbers), 0
         while tokens <= self.trace_block_size:

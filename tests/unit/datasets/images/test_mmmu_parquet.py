@@ -146,8 +146,8 @@ def test_damaged_cells_and_files_are_skipped_counted_and_named(tmp_path: Path) -
     messages = [warning["message"] for warning in record.warnings()]
     path = tmp_path / "2.parquet"
     assert messages[0] == (
-        f"skipped damaged image cells: 3 ({path} row 0 image_1 (the PNG ends too early); {path} row 0 image_2 (neither "
-        f"PNG, JPEG, WebP nor GIF); {path} row 1 image_1 (no bytes))"
+        f"skipped damaged image cells: 3 ({path} row 0 image_1 (it does not decode: Truncated File Read); "
+        f"{path} row 0 image_2 (neither PNG, JPEG, WebP nor GIF); {path} row 1 image_1 (no bytes))"
     )
     assert "1-lfs.parquet (a pointer of Git LFS; fetch the file itself with git lfs pull)" in messages[1]
     assert (

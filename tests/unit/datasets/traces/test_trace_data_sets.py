@@ -250,8 +250,8 @@ def edited(path: str, change: Any) -> None:
 
 
 CHANGES: list[tuple[str, Any, set[str]]] = [
-    ("requests", lambda rows: rows[2].update(question="Why?"), {"ROWS_DIFFER"}),
-    ("requests", lambda rows: rows.pop(), {"ROWS_DIFFER"}),
+    ("requests", lambda rows: rows[2].update(question="Why?"), {"CORRESPONDENCE"}),
+    ("requests", lambda rows: rows.pop(), {"CORRESPONDENCE"}),
     ("full", lambda rows: rows[3].update(theoretical_hit_tokens=1), {"WRONG_VALUE"}),
     ("full", lambda rows: rows.insert(0, rows.pop()), {"WRONG_ROW"}),
     ("full", lambda rows: rows[1].pop("dp_rank"), {"WRONG_ROW"}),
@@ -330,10 +330,10 @@ def test_traces_that_cannot_be_imported(
     block_size: int,
     message: str,
     prepare: Any,
-    qwen3_tokenizer_dir: Path,
+    deepseek_tokenizer_dir: Path,
     tmp_path: Path,
 ) -> None:
-    refused = prepare(rows, qwen3_tokenizer_dir, *options, block_size=block_size)
+    refused = prepare(rows, deepseek_tokenizer_dir, *options, block_size=block_size)
     assert refused == (2, message.replace("{trace}", str(tmp_path / "trace.jsonl")))
     assert not list(tmp_path.glob("t_*"))
 
@@ -343,7 +343,7 @@ def test_a_trace_must_be_named_and_is_not_run(
 ) -> None:
     files = prepare(random_trace(16, count=3), qwen3_tokenizer_dir)
     assert main(["prepare", "--mode", "trace", "--scenario", str(tmp_path / "t.json")]) == 2
-    assert capsys.readouterr().err == "error [OPTIONS] --trace: is needed with --mode trace\n"
+    assert capsys.readouterr().err == "error [WRONG_OPTION] --trace: is needed with --mode trace\n"
     assert main(["run", "--scenario", str(tmp_path / "t.json")]) == 2
     assert (
         f"error [TRACE] {files['manifest']}: this data set was made from a trace\n"

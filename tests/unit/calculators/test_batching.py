@@ -106,7 +106,7 @@ def test_tables_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ("--slots", "1", "--output-tokens", "1,2", "--arrivals", "0"),
-            "error [OPTIONS] --arrivals: has 1 steps for 2 requests (allowed: one a request)\n",
+            "error [WRONG_OPTION] --arrivals: has 1 steps for 2 requests (allowed: one a request)\n",
         ),
     ],
 )

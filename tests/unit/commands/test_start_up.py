@@ -1,0 +1,68 @@
+"""What a command may import: ``--help`` and usage errors the standard library and this package, nothing else.
+
+A command then imports transformers only if it tokenises, httpx only if it sends, and AISBench never: that runs in a
+process of its own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from ais_bench_prefix_cache.cli import COMMANDS
+
+PACKAGE = "ais_bench_prefix_cache"
+CODE = """
+import sys
+from ais_bench_prefix_cache.cli import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as stop:
+    code = stop.code
+print(code, *sys.modules, file=sys.stderr)
+"""
+
+
+def imported_by(*arguments: str) -> tuple[int, set[str]]:
+    """The exit code of a command, and the packages (``numpy``, not ``numpy.random``) that it imported."""
+    done = subprocess.run([sys.executable, "-c", CODE, *arguments], capture_output=True, text=True, timeout=60)
+    code, *modules = done.stderr.splitlines()[-1].split()
+    return int(code), {name.partition(".")[0] for name in modules}
+
+
+@pytest.fixture(scope="module")
+def beforehand() -> set[str]:
+    """What Python itself imports here before any of our code runs."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, text=True, timeout=60
+    )
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        ([], 2),
+        (["prepair"], 2),
+        *(([command, "--help"], 0) for command in COMMANDS),
+        *(([command, "--no-such-option"], 2) for command in COMMANDS),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_help_and_usage_errors_need_only_the_standard_library(
+    arguments: list[str], code: int, beforehand: set[str]
+) -> None:
+    found, imported = imported_by(*arguments)
+    assert found == code
+    assert imported - beforehand <= {*sys.stdlib_module_names, PACKAGE}
+
+
+def test_validate_needs_no_tokenizer_and_no_network(make_data_set: Any) -> None:
+    code, imported = imported_by("validate", "--manifest", str(make_data_set("cold").manifest))
+    assert code == 0
+    assert imported & {"transformers", "torch", "httpx", "ais_bench", "pyarrow", "PIL"} == set()
