@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ais_bench_prefix_cache.aisbench.config_rendering import BUILT_IN_TEMPLATES
+from ais_bench_prefix_cache.aisbench.config_rendering import TEMPLATES
 
 
 def test_the_example_template_is_the_built_in_one(project_root):
-    assert (project_root / "config_examples" / "prefix_cache_perf.py").read_bytes() == BUILT_IN_TEMPLATES[
-        "text"
-    ].read_bytes()
+    example = project_root / "config_examples" / "prefix_cache_perf.py"
+    assert example.read_bytes() == (TEMPLATES / example.name).read_bytes()

@@ -65,9 +65,10 @@ def _kind_of(path: Path, manifest: Mapping[str, Any]) -> DataSetKind:
 
     name = manifest.get("benchmark_mode")
     kind = kind_named(name) if isinstance(name, str) and name in KINDS else None
-    if kind is None or kind.schema_version != manifest.get("schema_version"):
+    is_a_plan = manifest.get("status") == "inspected"
+    if kind is None or kind.schema_version != manifest.get("schema_version") or is_a_plan:
         problems = identity_problems(path, manifest)
-        if not problems and manifest["status"] == "inspected":
+        if not problems and is_a_plan:
             message = "this manifest only holds a plan (status inspected); there is no data set yet"
             problems = [Problem(Code.NOT_PREPARED, str(path), message, hint="Run prepare with the same Scenario.")]
         allowed = ", ".join(map(repr, KINDS))

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
 from tests.doubles.metric_texts import engine, vllm_text
+from tests.doubles.text_data_sets import write_prompts
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
@@ -93,15 +93,7 @@ def data_set(tmp_path: Path) -> RunPaths:
         "special_token_ids": [0],
         "fingerprint_sha256": digest("t"),
     }
-    write_data_set(
-        scenario,
-        paths,
-        plan=plan,
-        prompts=NamedPrompts(plan),
-        corpus_sha256=digest("c"),
-        tokenizer=tokenizer,
-        replace=False,
-    )
+    write_prompts(scenario, paths, plan, NamedPrompts(plan), digest("c"), tokenizer)
     return paths
 
 

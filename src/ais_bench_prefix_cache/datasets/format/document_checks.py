@@ -189,7 +189,8 @@ def compare_exactly(expected: Any, found: Any, where: str, findings: Findings) -
         for index, (value, claimed) in enumerate(zip(expected, found, strict=True)):
             compare_exactly(value, claimed, f"{where}[{index}]", findings)
     elif type(expected) is not type(found) or expected != found:
-        findings.add(Code.WRONG_VALUE, where, f"it says {shown(found)}", allowed=shown(expected))
+        code = Code.WRONG_VALUE if type(expected) is type(found) else Code.WRONG_TYPE
+        findings.add(code, where, f"it says {shown(found)}", allowed=shown(expected))
 
 
 class ConfigReader:

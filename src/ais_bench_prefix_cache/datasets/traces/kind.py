@@ -193,7 +193,6 @@ class TraceDeepCheck(DeepCheck):
 
     def __init__(self, paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> None:
         self._full = paths.full
-        self._analysis_name = paths.analysis.name
         self._findings = findings
         self._block_size: int = manifest["tokenizer"]["block_size"]
         ranks = manifest["dp"]["size"]
