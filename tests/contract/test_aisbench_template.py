@@ -6,5 +6,6 @@ from ais_bench_prefix_cache.aisbench.config_rendering import TEMPLATES
 
 
 def test_the_example_template_is_the_built_in_one(project_root):
-    example = project_root / "config_examples" / "prefix_cache_perf.py"
-    assert example.read_bytes() == (TEMPLATES / example.name).read_bytes()
+    assert (project_root / "config_examples" / "prefix_cache_perf.py").read_bytes() == (
+        TEMPLATES / "prefix_cache_perf.py"
+    ).read_bytes()

@@ -30,6 +30,9 @@ class Answer:
     error_chunk_after: int | None = None
     cut_after: int | None = None
     end_without_done_after: int | None = None
+    events_twice: bool = False
+    endless: bool = False
+    location: str | None = None
     never: bool = False
     prompt_tokens_details: Any = ABSENT
 
@@ -86,7 +89,9 @@ class FakeServer:
         answer = self.behave(request)
         if answer.never:
             await asyncio.sleep(3600)
-        if answer.status != 200:
+        if answer.location is not None:
+            writer.write(f"HTTP/1.1 307 Temporary\r\nLocation: {answer.location}\r\nContent-Length: 0\r\n\r\n".encode())
+        elif answer.status != 200:
             _write(writer, answer.status, "application/json", answer.error_body.encode())
         elif body.get("stream"):
             return await self._stream(request, answer, writer)
@@ -122,7 +127,12 @@ class FakeServer:
                 request.first_token = time.perf_counter()
             elif answer.token_every:
                 await asyncio.sleep(answer.token_every)
-            _chunk(writer, json.dumps({"choices": [{"text": " x", "index": 0}]}))
+            for _ in range(1 + answer.events_twice):
+                _chunk(writer, json.dumps({"choices": [{"text": " x", "index": 0}]}))
+            await writer.drain()
+        while answer.endless:
+            comment = b": still here\n\n" * 1000
+            writer.write(f"{len(comment):x}\r\n".encode() + comment + b"\r\n")
             await writer.drain()
         _chunk(writer, json.dumps({"choices": [], "usage": _usage(request, answer, tokens)}))
         _chunk(writer, "[DONE]")
@@ -207,7 +217,9 @@ class PreparedRun:
 @pytest.fixture
 def prepare_rows(tmp_path: Any, deepseek_tokenizer_dir: Any) -> Callable[..., Any]:
     """``prepare_rows(rows, url, **aisbench.model)`` writes the files and returns the job to run them."""
+    from ais_bench_prefix_cache.aisbench.config_rendering import TEMPLATES
     from ais_bench_prefix_cache.aisbench.job import AISBenchJob
+    from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
 
     def prepare(
         rows: list[dict[str, Any]], url: str | list[str], *, directory: Any = None, **changes: Any
@@ -257,9 +269,11 @@ def prepare_rows(tmp_path: Any, deepseek_tokenizer_dir: Any) -> Callable[..., An
         return AISBenchJob(
             scenario_path=run.directory / "scenario.json",
             manifest_path=run.manifest,
-            full_path=run.full,
+            rows_path=run.full,
+            index=RequestIndex.of_file(run.full, "max_tokens"),
+            template_path=changes.pop("template_path", TEMPLATES / "prefix_cache_perf.py"),
             work_dir=tmp_path / "aisbench results",
-            request_count=len(rows),
+            config=manifest["effective_config"],
             log_path=tmp_path / "aisbench.log",
             **changes,
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ais_bench_prefix_cache.aisbench.launch import run_aisbench
+from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.foundation.errors import AISBenchError
 
 pytestmark = pytest.mark.aisbench
@@ -47,7 +48,7 @@ def test_failed_and_broken_answers_are_an_error_that_counts_the_reasons(
         13: make_answer(end_without_done_after=2),
     }
     fake_server.behave = lambda request: misbehaviour.get(int(request.prompt.split()[0]), make_answer())
-    job = prepare_rows(ROWS, fake_server.url, retry=1)
+    job = prepare_rows(ROWS, fake_server.url, retry=0)
     with pytest.raises(AISBenchError) as caught:
         run_aisbench(job)
     problem = caught.value.problems[0]
@@ -60,6 +61,47 @@ def test_failed_and_broken_answers_are_an_error_that_counts_the_reasons(
     assert "AISBench's last lines:" in problem.hint
     assert str(job.log_path) in problem.hint
     assert list(scratch.iterdir()) == []
+
+
+def test_answers_that_are_no_answers_fail_and_nothing_follows_a_redirect(fake_server, prepare_rows, make_answer):
+    misbehaviour = {
+        2: make_answer(location=f"http://127.0.0.1:{fake_server.port}/v1/elsewhere"),
+        4: make_answer(tokens=5),
+        6: make_answer(tokens=1, events_twice=True),
+        8: make_answer(endless=True),
+    }
+    fake_server.behave = lambda request: misbehaviour.get(int(request.prompt.split()[0]), make_answer())
+    with pytest.raises(AISBenchError) as caught:
+        run_aisbench(prepare_rows(ROWS, fake_server.url, retry=0))
+    problem = caught.value.problems[0]
+    assert problem.message.startswith("4 of 20 requests failed: ")
+    reasons = Path(problem.where).read_text(encoding="utf-8")
+    assert "HTTP 307 Temporary" in reasons
+    assert "the answer has more tokens than max_tokens, 4" in reasons
+    assert "the answer came in 2 parts with text, but has 1 tokens: sent twice?" in reasons
+    assert "the answer is longer than 327680 bytes" in reasons
+    assert {request.path for request in fake_server.seen} == {"/v1/completions"}
+    assert len(fake_server.seen) == 20
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_retry_is_a_retry(fake_server, prepare_rows, make_answer, retries):
+    sent = []
+
+    def behave(request):
+        sent.append(request.prompt)
+        return make_answer(cut_after=0) if request.prompt == "5 text" and sent.count("5 text") == 1 else make_answer()
+
+    fake_server.behave = behave
+    rows = [{"question": f"{index} text"} for index in range(8)]
+    job = prepare_rows(rows, fake_server.url, retry=retries)
+    if retries:
+        usage = load_request_usage(run_aisbench(job).usage_path)
+        assert [row.attempts for row in usage] == [1, 1, 1, 1, 1, 2, 1, 1]
+    else:
+        with pytest.raises(AISBenchError, match="1 of 8 requests failed"):
+            run_aisbench(job)
+    assert sent.count("5 text") == 1 + retries
 
 
 def test_a_killed_worker_is_an_error(fake_server, prepare_rows, make_answer, scratch):
@@ -111,6 +153,7 @@ def test_a_full_disk_is_named(fake_server, prepare_rows, tmp_path, monkeypatch):
 PROGRAM = """
 import pickle, sys
 from ais_bench_prefix_cache.aisbench.launch import run_aisbench
+from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.foundation.interruptions import ended_by_the_first_signal
 import tempfile
 tempfile.tempdir = sys.argv[2]

@@ -58,7 +58,7 @@ def test_prompts_lengths_headers_key_and_usage_are_exact(fake_server, prepare_ro
 
     usage = load_request_usage(result.usage_path)
     assert [row.sequence_index for row in usage] == list(range(12))
-    assert [(row.cached_tokens_state, row.cached_tokens) for row in usage] == [
+    assert [(row.state, row.cached_tokens) for row in usage] == [
         ("reported", 0),
         ("reported", 16),
         ("null", None),
@@ -81,7 +81,7 @@ def test_prompts_lengths_headers_key_and_usage_are_exact(fake_server, prepare_ro
     assert report["metrics"]["TPOT"]["N"] == 9, "a request with one output token has no time between tokens"
     assert report["common"]["Total Requests"] == {"total": 12}
     details = [json.loads(line) for line in result.details_path.open(encoding="utf-8")]
-    assert {row["input"] for row in details} == {row["question"] for row in rows}
+    assert {row["input"] for row in details} == {f"row {index}" for index in range(12)}
 
 
 @pytest.mark.parametrize(("batch_size", "stream"), [(1, True), (8, False), (32, True), (600, True)])

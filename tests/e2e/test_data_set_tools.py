@@ -300,7 +300,7 @@ def test_validate_finds_damage(folder: Path, capsys: pytest.CaptureFixture[str])
         ({"extra": 1}, "UNKNOWN_KEY"),
     ):
         assert code in codes_after(resealed(lambda changes=changes: damage_row(3, **changes)(main_file))), changes
-    assert "WRONG_VALUE" in codes_after(resealed(lambda: damage_row(2, source="prompt:1000")(audit)))
+    assert "CORRESPONDENCE" in codes_after(resealed(lambda: damage_row(2, source="prompt:1000")(audit)))
     swapped = rows[4]["question"]
     deep = codes_after(resealed(lambda: damage_row(3, question=swapped + " and more")(main_file)), "--deep")
     assert deep >= {"DEEP_CHECK"}

@@ -16,7 +16,7 @@ from jsonschema.validators import extend
 
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, ScenarioError
 from ais_bench_prefix_cache.scenario.effective import service_from_effective, validation_from_effective
-from ais_bench_prefix_cache.scenario.findings import Findings
+from ais_bench_prefix_cache.scenario.findings import FieldFindings
 from ais_bench_prefix_cache.scenario.loading import load_scenario
 from ais_bench_prefix_cache.scenario.schema import scenario_schema
 from ais_bench_prefix_cache.scenario.schema_problems import report_schema_problems
@@ -177,7 +177,7 @@ def test_our_reading_of_the_schema_agrees_with_jsonschema() -> None:
     verdicts = {True: 0, False: 0}
     for _ in range(1000):
         document = mutated(choose.choice(seeds), choose)
-        findings = Findings("scenario.json")
+        findings = FieldFindings("scenario.json")
         report_schema_problems(document, findings)
         verdict = judge.is_valid(document)
         assert (findings.problems() == ()) == verdict, document

@@ -15,13 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.aisbench.environment import MANIFEST_VARIABLE, SCENARIO_VARIABLE, WORK_DIR_VARIABLE
+from ais_bench_prefix_cache.aisbench.environment import (
+    CONFIG_VARIABLE,
+    MANIFEST_VARIABLE,
+    SCENARIO_VARIABLE,
+    WORK_DIR_VARIABLE,
+)
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob
-from ais_bench_prefix_cache.datasets.kinds import kind_named
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, Problem
 
 TEMPLATES = Path(__file__).parent / "templates"
+_ADAPTERS = "ais_bench_prefix_cache.aisbench.adapters"
+_OUR_DATASET = f"{_ADAPTERS}.dataset.PrefixCacheDataset"
+_OUR_INFERENCER = f"{_ADAPTERS}.inferencer.PrefixCacheInferencer"
 _TEMPLATE_SECONDS = 300.0
 
 _REFUSED_ARGUMENTS = {
@@ -110,14 +117,12 @@ def render_config(job: AISBenchJob, private_dir: Path, environment: Mapping[str,
 
     ``private_dir`` receives intermediate files. Raises :class:`AISBenchError` (``AISBENCH_TEMPLATE_…``).
     """
-    template = job.template_path or TEMPLATES / kind_named(job.kind).aisbench_template
-    variables = _run_template(template, job, private_dir, environment)
-    return _complete(variables, template, job, private_dir)
+    variables = _run_template(job, private_dir, environment)
+    return _complete(variables, job, private_dir)
 
 
-def _run_template(
-    template: Path, job: AISBenchJob, private_dir: Path, environment: Mapping[str, str]
-) -> dict[str, Any]:
+def _run_template(job: AISBenchJob, private_dir: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    template = job.template_path
     if not template.is_file():
         raise AISBenchError.of(
             Code.AISBENCH_TEMPLATE_NOT_FOUND,
@@ -126,6 +131,8 @@ def _run_template(
             hint="Name an existing Python file in aisbench.config or --config, or leave both out.",
         )
     output = private_dir / "template.json"
+    config = private_dir / "config.json"
+    config.write_text(json.dumps(job.config), encoding="utf-8")
     try:
         done = subprocess.run(
             [sys.executable, "-m", "ais_bench_prefix_cache.aisbench.templates.run_template", template, output],
@@ -135,6 +142,7 @@ def _run_template(
                 SCENARIO_VARIABLE: str(job.scenario_path),
                 MANIFEST_VARIABLE: str(job.manifest_path),
                 WORK_DIR_VARIABLE: str(job.work_dir),
+                CONFIG_VARIABLE: str(config),
             },
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -161,7 +169,8 @@ def _run_template(
     return variables
 
 
-def _complete(variables: dict[str, Any], template: Path, job: AISBenchJob, private_dir: Path) -> RenderedConfig:
+def _complete(variables: dict[str, Any], job: AISBenchJob, private_dir: Path) -> RenderedConfig:
+    template = job.template_path
     problems: list[Problem] = []
 
     def refuse(name: str, message: str, allowed: str | None = None) -> None:
@@ -182,13 +191,19 @@ def _complete(variables: dict[str, Any], template: Path, job: AISBenchJob, priva
             refuse("models[0].generation_kwargs.num_return_sequences", "would send every request more than once", "1")
         if not isinstance(model.setdefault("batch_size", 1), int) or model["batch_size"] < 1:
             refuse("models[0].batch_size", f"is {model['batch_size']!r}", "a positive integer")
-        if isinstance(model.get("retry"), int):
-            # AISBench counts attempts and sends nothing at 0.
-            model["retry"] = max(1, model["retry"])
+        if not isinstance(model.setdefault("retry", 0), int) or model["retry"] < 0:
+            refuse("models[0].retry", f"is {model['retry']!r}", "the number of retries, from 0 up")
+        else:
+            # AISBench counts attempts: it would send nothing at 0 and repeat nothing at 1.
+            model["retry"] += 1
     if problems:
         raise AISBenchError(problems)
     assert dataset is not None and model is not None
-    model["path"] = _tokenizer_directory(model, job.manifest_path, private_dir)
+    model["path"] = _tokenizer_directory(model, job.config["tokenizer"], private_dir)
+    if dataset.get("type") == _OUR_DATASET:
+        # Our inferencer reads a prompt when it sends it; any other one wants it in the data set.
+        inferencer = dataset.get("infer_cfg", {}).get("inferencer", {}).get("type")
+        dataset.setdefault("with_prompts", inferencer != _OUR_INFERENCER)
     variables.setdefault("summarizer", {"attr": "performance"})
     text = "".join(f"{name} = {value!r}\n" for name, value in variables.items())
     if job.api_key and any(_tells(job.api_key, value) for value in _strings(variables)):
@@ -237,14 +252,13 @@ def _tells(secret: str, text: str) -> bool:
     return text in (secret, f"Bearer {secret}") or (len(secret) >= 8 and secret in text)
 
 
-def _tokenizer_directory(model: Mapping[str, Any], manifest_path: Path, private_dir: Path) -> str:
+def _tokenizer_directory(model: Mapping[str, Any], pinned: Mapping[str, Any], private_dir: Path) -> str:
     """AISBench only takes a local directory; a tokenizer that has just a name is saved into one."""
     path = str(model.get("path") or "")
     if path and Path(path).exists():
         return path
     from transformers import AutoTokenizer
 
-    pinned = json.loads(manifest_path.read_text(encoding="utf-8"))["effective_config"]["tokenizer"]
     directory = private_dir / "tokenizer"
     try:
         tokenizer = AutoTokenizer.from_pretrained(

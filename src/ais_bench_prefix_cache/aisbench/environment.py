@@ -7,11 +7,11 @@ MANIFEST_VARIABLE = "AISBENCH_PREFIX_CACHE_MANIFEST"
 WORK_DIR_VARIABLE = "AISBENCH_PREFIX_CACHE_WORK_DIR"
 """The three that a template may read; the contract names them."""
 
-HEARTBEAT_VARIABLE = "AISBENCH_PREFIX_CACHE_HEARTBEAT"
-"""A file: its modification time is the last sign of life from the server, its text the number of finished requests."""
+CONFIG_VARIABLE = "AISBENCH_PREFIX_CACHE_CONFIG"
+"""A file that a template may read, too: the effective configuration of this run as JSON, without the API key."""
 
-SUPERVISOR_VARIABLE = "AISBENCH_PREFIX_CACHE_SUPERVISOR"
-"""A file that this program keeps locked: when the lock is gone, nothing may go on sending."""
+SENDING_VARIABLE = "AISBENCH_PREFIX_CACHE_SENDING"
+"""A file: the :class:`~ais_bench_prefix_cache.aisbench.sending_settings.SendingSettings` of this sender."""
 
 RUN_MARK_VARIABLE = "AISBENCH_PREFIX_CACHE_RUN_MARK"
 """A random word that every process of one run inherits, by which stray ones are found."""

@@ -7,46 +7,40 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.datasets.kinds import kind_named
+from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
 from ais_bench_prefix_cache.scenario.model import Scenario
 
 
 @dataclass(frozen=True)
 class AISBenchJob:
-    """One formal run. Paths are absolute. ``full_path`` holds the rows that are sent, for images those of the data set.
+    """The requests of ``index``, sent once each. Paths are absolute; ``rows_path`` is the file that the index is of.
 
-    Everything that shapes the requests (URLs, model, abbreviations, streaming, batch size) stands in the manifest's
-    ``effective_config``, where the template reads it. ``api_key`` goes into the child's environment and nowhere else.
-    ``template_path`` is None for the built-in template. ``stall_seconds`` is how long no byte may arrive from the
-    server before the run is stopped; ``on_progress`` hears ``(finished requests, all requests)``.
+    ``config`` is the effective configuration, without the API key: a template reads from it what shapes the requests
+    (URLs, model, abbreviations, streaming, batch size). ``api_key`` goes into the child's environment and nowhere else.
+    ``stall_seconds`` is how long no byte may arrive from the server before the run is stopped; ``on_progress`` hears
+    ``(finished requests, all requests)``.
     """
 
     scenario_path: Path
     manifest_path: Path
-    full_path: Path
+    rows_path: Path
+    index: RequestIndex
+    template_path: Path
     work_dir: Path
-    request_count: int
-    kind: str = "text"
+    config: Mapping[str, Any]
     api_key: str = field(default="", repr=False)
-    template_path: Path | None = None
     extra_args: Mapping[str, Any] = field(default_factory=lambda: {"--num-warmups": 0})
     log_path: Path | None = None
     stall_seconds: float = 600.0
     timeout_seconds: float | None = None
     on_progress: Callable[[int, int], None] | None = None
 
-    @property
-    def max_tokens_key(self) -> str:
-        """Where a row says how many tokens its answer has."""
-        return kind_named(self.kind).answer_length_key
-
 
 @dataclass(frozen=True)
 class AISBenchResult:
     """A run that was judged complete: every planned request was sent once and succeeded.
 
-    ``exp_dir`` is AISBench's directory of this run below ``aisbench.work_dir``, ``relative_exp_dir`` the same seen from
-    the manifest's directory; the four files lie in its ``performances/<model_abbr>/``. ``usage_path`` holds one row a
+    ``exp_dir`` holds everything that AISBench wrote; ``usage_path`` is our own side file with one row a
     request (:mod:`.request_usage`); it is None when a template of the user's own does not use our adapters.
     """
 
@@ -86,33 +80,27 @@ def job_from_scenario(
     scenario: Scenario,
     *,
     manifest_path: Path,
-    full_path: Path,
-    request_count: int,
-    kind: str = "text",
-    template_path: Path | None = None,
+    rows_path: Path,
+    index: RequestIndex,
+    template_path: Path,
     log_path: Path | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
 ) -> AISBenchJob:
-    """The job that a Scenario and its prepared files ask for; ``template_path`` overrides ``aisbench.config``.
-
-    Templates of the user's own are for text: images always go through the built-in one.
+    """The job that a Scenario asks for, over the rows of its prepared data set.
 
     Silence ends a streaming run after ten times ``service.timeout_seconds`` (at least a minute). Without streaming a
     server says nothing until a request is finished: forty times, at least ten minutes.
     """
     timeout = scenario.service.timeout_seconds
-    stall_seconds = max(60.0, 10 * timeout) if scenario.aisbench.model.stream else max(600.0, 40 * timeout)
     return AISBenchJob(
         scenario_path=scenario.path,
         manifest_path=manifest_path,
-        full_path=full_path,
+        rows_path=rows_path,
+        index=index,
+        template_path=template_path,
         work_dir=scenario.aisbench.work_dir,
-        request_count=request_count,
+        config=scenario.effective,
         api_key=scenario.service.api_key,
-        kind=kind,
-        template_path=template_path or scenario.aisbench.config if kind_named(kind).takes_template else None,
         extra_args=scenario.aisbench.extra_args,
         log_path=log_path,
-        stall_seconds=stall_seconds,
-        on_progress=on_progress,
+        stall_seconds=max(60.0, 10 * timeout) if scenario.aisbench.model.stream else max(600.0, 40 * timeout),
     )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
-import json
 import os
 import secrets
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
@@ -23,10 +22,11 @@ from ais_bench_prefix_cache.aisbench.config_rendering import (
     python_path_with_this_package,
     render_config,
 )
-from ais_bench_prefix_cache.aisbench.environment import HEARTBEAT_VARIABLE, SUPERVISOR_VARIABLE
+from ais_bench_prefix_cache.aisbench.environment import SENDING_VARIABLE
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult
 from ais_bench_prefix_cache.aisbench.judging import ResultFiles, judge
 from ais_bench_prefix_cache.aisbench.processes import ProcessFamily
+from ais_bench_prefix_cache.aisbench.sending_settings import SendingSettings
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, Problem
 from ais_bench_prefix_cache.foundation.interruptions import signals_held
@@ -80,11 +80,11 @@ def run_aisbench(job: AISBenchJob) -> AISBenchResult:
     problems = check_extra_args(job.extra_args)
     if problems:
         raise AISBenchError(problems)
-    expected_max_tokens = _expected_max_tokens(job)
     started = time.monotonic()
     with _private_directory() as private, _locked(private / "supervisor"), _staging_directory(job.work_dir) as staging:
         environment = _environment(job, private)
         config = render_config(job, private, environment)
+        _tell_the_adapters(job, private)
         config_path = private / "prefix_cache_perf.py"
         config_path.write_text(config.text, encoding="utf-8")
         with ExitStack() as clean_up:
@@ -122,7 +122,9 @@ def run_aisbench(job: AISBenchJob) -> AISBenchResult:
             job,
         )
     files = ResultFiles(exp_dir / "performances" / config.model_abbr, config.dataset_abbr)
-    problems = judge(files, exit_code=exit_code, expected_max_tokens=expected_max_tokens, ignore_eos=config.ignore_eos)
+    problems = judge(
+        files, exit_code=exit_code, expected_max_tokens=job.index.column("max_tokens"), ignore_eos=config.ignore_eos
+    )
     if problems:
         raise _with_last_lines(problems, family, job)
     return AISBenchResult(
@@ -137,14 +139,22 @@ def run_aisbench(job: AISBenchJob) -> AISBenchResult:
         details_path=files.details,
         usage_path=files.usage if files.usage.is_file() else None,
         stream=config.stream,
-        request_count=len(expected_max_tokens),
+        request_count=len(job.index),
         duration_seconds=time.monotonic() - started,
     )
 
 
-def _expected_max_tokens(job: AISBenchJob) -> list[int]:
-    with job.full_path.open(encoding="utf-8") as lines:
-        return [json.loads(line)[job.max_tokens_key] for line in lines]
+def _tell_the_adapters(job: AISBenchJob, private: Path) -> None:
+    """Leave what the adapters need where :func:`_environment` says that it is."""
+    index = private / "index.npy"
+    job.index.save(index)
+    SendingSettings(
+        rows=str(job.rows_path),
+        index=str(index),
+        heartbeat=str(private / "heartbeat"),
+        supervisor=str(private / "supervisor"),
+        request_seconds=job.stall_seconds,
+    ).save(private / "sending.json")
 
 
 def _wait(family: ProcessFamily, job: AISBenchJob, heartbeat: Path) -> int:
@@ -167,10 +177,10 @@ def _wait(family: ProcessFamily, job: AISBenchJob, heartbeat: Path) -> int:
             )
         patience = _SECONDS_TO_START if last_seen == (0, "") else job.stall_seconds
         # AISBench goes on alone when all answers are there: it sums up, which takes longer the more there are.
-        if finished >= job.request_count:
-            patience = _SECONDS_TO_START + 0.05 * job.request_count
+        if finished >= len(job.index):
+            patience = _SECONDS_TO_START + 0.05 * len(job.index)
         if now - last_sign > patience:
-            state = f"after {finished} of {job.request_count} requests" if last_seen != (0, "") else "while starting"
+            state = f"after {finished} of {len(job.index)} requests" if last_seen != (0, "") else "while starting"
             raise _with_last_lines(
                 [
                     Problem(
@@ -191,7 +201,7 @@ def _wait(family: ProcessFamily, job: AISBenchJob, heartbeat: Path) -> int:
 
 def _report(job: AISBenchJob, finished: int) -> None:
     if job.on_progress is not None:
-        job.on_progress(finished, job.request_count)
+        job.on_progress(finished, len(job.index))
 
 
 def _read_heartbeat(path: Path) -> tuple[int, str]:
@@ -224,8 +234,7 @@ def _environment(job: AISBenchJob, private: Path) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("TERM", API_KEY_VARIABLE)}
     environment.update(
         {
-            HEARTBEAT_VARIABLE: str(private / "heartbeat"),
-            SUPERVISOR_VARIABLE: str(private / "supervisor"),
+            SENDING_VARIABLE: str(private / "sending.json"),
             "PYTHONPATH": python_path_with_this_package(os.environ.get("PYTHONPATH")),
             "PYTHONUNBUFFERED": "1",
             # Whatever a library leaves behind goes with the private directory.
@@ -238,15 +247,14 @@ def _environment(job: AISBenchJob, private: Path) -> dict[str, str]:
     )
     if job.api_key:
         environment[API_KEY_VARIABLE] = job.api_key
-    hosts = _loopback_hosts(job.manifest_path)
+    hosts = _loopback_hosts(job.config["service"]["inference_url"])
     for name in ("NO_PROXY", "no_proxy"):
         environment[name] = ",".join(dict.fromkeys([*filter(None, environment.get(name, "").split(",")), *hosts]))
     return environment
 
 
-def _loopback_hosts(manifest_path: Path) -> list[str]:
+def _loopback_hosts(urls: str | Sequence[str]) -> list[str]:
     """Hosts of ``service.inference_url`` on this machine: no proxy of the environment reaches them."""
-    urls = json.loads(manifest_path.read_text(encoding="utf-8"))["effective_config"]["service"]["inference_url"]
     hosts = [urlsplit(url).hostname or "" for url in ([urls] if isinstance(urls, str) else urls)]
     return [host for host in hosts if host in ("localhost", "::1") or host.startswith("127.")]
 

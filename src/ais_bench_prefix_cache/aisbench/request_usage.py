@@ -16,60 +16,41 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from ais_bench_prefix_cache.analysis.seen_request import CachedTokensState, SeenRequest
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError
 
-CachedTokensState = Literal["absent", "null", "reported"]
 
-
-@dataclass(frozen=True)
-class RequestUsage:
-    """One request's row; times are seconds after the first request of the run was sent."""
-
-    sequence_index: int
-    success: bool
-    attempts: int
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    cached_tokens: int | None
-    cached_tokens_state: CachedTokensState
-    sent: float | None = None
-    first_token: float | None = None
-    finished: float | None = None
-    error: str | None = None
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> RequestUsage:
-        cached = row.get("cached_tokens")
-        state: CachedTokensState = "absent" if "cached_tokens" not in row else "null" if cached is None else "reported"
-        return cls(
-            sequence_index=int(row["sequence_index"]),
-            success=bool(row["success"]),
-            attempts=int(row["attempts"]),
-            prompt_tokens=row.get("prompt_tokens"),
-            completion_tokens=row.get("completion_tokens"),
-            cached_tokens=cached,
-            cached_tokens_state=state,
-            sent=row.get("sent"),
-            first_token=row.get("first_token"),
-            finished=row.get("finished"),
-            error=row.get("error"),
-        )
-
-
-def load_request_usage(path: Path) -> list[RequestUsage]:
-    """All rows of a side file, in send order. A damaged file raises :class:`AISBenchError`."""
+def load_request_usage(path: Path) -> list[SeenRequest]:
+    """All rows of a side file, in the order of the data set. A damaged file raises :class:`AISBenchError`."""
     rows = []
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             try:
-                rows.append(RequestUsage.from_json(json.loads(line)))
+                rows.append(_seen_request(json.loads(line)))
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise AISBenchError.of(
                     Code.AISBENCH_USAGE_DAMAGED, f"{path} line {number}", "is not a usage row that this program wrote"
                 ) from None
     return sorted(rows, key=lambda row: row.sequence_index)
+
+
+def _seen_request(row: Mapping[str, Any]) -> SeenRequest:
+    cached = row.get("cached_tokens")
+    state: CachedTokensState = "absent" if "cached_tokens" not in row else "null" if cached is None else "reported"
+    return SeenRequest(
+        sequence_index=int(row["sequence_index"]),
+        state=state,
+        cached_tokens=cached,
+        prompt_tokens=row.get("prompt_tokens"),
+        attempts=int(row["attempts"]),
+        success=bool(row["success"]),
+        sent=row.get("sent"),
+        first_token=row.get("first_token"),
+        finished=row.get("finished"),
+        completion_tokens=row.get("completion_tokens"),
+        error=row.get("error"),
+    )

@@ -9,26 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
+from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
 from ais_bench_prefix_cache.foundation.names import NO_RANK
 
 TIME_BUCKETS = 20
 """At most this many buckets of equally many requests, in the order in which they were sent."""
-
-
-@dataclass(frozen=True)
-class SeenRequest:
-    """What the server said about the request at ``sequence_index``. ``sent`` is in seconds; None where not known."""
-
-    sequence_index: int
-    state: Literal["absent", "null", "reported"]
-    cached_tokens: int | None = None
-    prompt_tokens: int | None = None
-    attempts: int = 1
-    success: bool = True
-    sent: float | None = None
 
 
 @dataclass

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.datasets.format.documents import is_count, parse_json
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
+from ais_bench_prefix_cache.datasets.format.documents import is_count
 from ais_bench_prefix_cache.datasets.format.rows import render_row
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord, FileSet
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
+from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 PLAIN = "plain"
 DEFAULT_SUFFIX = "_extracted"
@@ -103,7 +104,7 @@ def _request_row(line: bytes, where: str, findings: Findings) -> dict[str, Any] 
     try:
         row = parse_json(line)
     except ValueError as error:
-        reason = "the line is blank" if not line.strip() else f"the line is not JSON: {error}"
+        reason = "the line is blank" if not line.strip() else f"the line {error}"
         findings.add(Code.INVALID_JSON, where, reason, allowed="one JSON object")
         return None
     if not isinstance(row, dict):

@@ -60,8 +60,8 @@ def verify_data_set(manifest_path: Path) -> VerifiedDataSet:
 
 def _kind_of(path: Path, manifest: Mapping[str, Any]) -> DataSetKind:
     """The kind that a manifest says it is of. Raises :class:`ArtifactError`."""
-    from ais_bench_prefix_cache.datasets.format.findings import shown
     from ais_bench_prefix_cache.datasets.format.manifest import identity_problems
+    from ais_bench_prefix_cache.foundation.findings import shown
 
     name = manifest.get("benchmark_mode")
     kind = kind_named(name) if isinstance(name, str) and name in KINDS else None

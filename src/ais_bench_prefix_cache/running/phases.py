@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
 
 Phase = Literal["verify", "precheck", "reset", "warmup", "baseline", "formal", "after", "analysis"]
+
+ProgressBar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""``with bar(label, total) as show``: ``show`` is told how many are done."""
 
 
 def utc_now() -> datetime:
@@ -47,3 +50,8 @@ class Phases:
         """A line for the terminal and the log."""
         self.say(text)
         self.log.info("%s: %s", self.current, text)
+
+    def notes(self, texts: Iterable[str]) -> None:
+        """Several notes."""
+        for text in texts:
+            self.note(f"note: {text}")

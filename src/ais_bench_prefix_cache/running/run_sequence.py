@@ -5,22 +5,43 @@ Nothing is written before the end: until :func:`run_benchmark` returns, ``analys
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult, job_from_scenario
+from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
+from ais_bench_prefix_cache.counters.ranks import read_kv_cache_usage
+from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
-from ais_bench_prefix_cache.datasets.format.writing import claimed
+from ais_bench_prefix_cache.datasets.format.writing import claimed, update_analysis
 from ais_bench_prefix_cache.datasets.kinds import verify_data_set
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.foundation.codes import Code
-from ais_bench_prefix_cache.foundation.errors import ArtifactError
-from ais_bench_prefix_cache.running.benchmark_run import BenchmarkRun, ProgressBar, RunOutcome
-from ais_bench_prefix_cache.running.image_run import ImageRun
-from ais_bench_prefix_cache.running.phases import Phases
-from ais_bench_prefix_cache.running.text_run import TextRun
+from ais_bench_prefix_cache.foundation.errors import ArtifactError, ServiceError
+from ais_bench_prefix_cache.running.phases import Phases, ProgressBar
+from ais_bench_prefix_cache.running.sender import AISBenchSender, Sender
+from ais_bench_prefix_cache.running.traffic import FormalTraffic, formal_traffic
+from ais_bench_prefix_cache.running.understanding import UnderstoodServer, understand_server
+from ais_bench_prefix_cache.running.verdict import Observations, analysis_of_run, planned_queries
+from ais_bench_prefix_cache.running.warm_up import warm_up, warmup_section
 from ais_bench_prefix_cache.scenario.model import Scenario, TokenizerConfig
+from ais_bench_prefix_cache.service.client import ServiceClient
+from ais_bench_prefix_cache.service.kv_sampling import KvSampler
+from ais_bench_prefix_cache.service.readings import Reading
+from ais_bench_prefix_cache.service.resetting import ResetOutcome, empty_the_caches
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """The complete analysis, as written to ``analysis_path``, and what AISBench left."""
+
+    analysis: dict[str, Any]
+    analysis_path: Path
+    aisbench: AISBenchResult
 
 
 def run_benchmark(
@@ -31,27 +52,53 @@ def run_benchmark(
     bar: ProgressBar,
     load: Callable[[TokenizerConfig], PromptTokenizer] = load_tokenizer,
     template_path: Path | None = None,
+    sender: Sender | None = None,
 ) -> RunOutcome:
     """Run the prepared data set of ``manifest_path`` against the Scenario's service and write its analysis.
 
-    ``load`` loads the tokenizer, ``template_path`` overrides ``aisbench.config``.
-
-    Raises ArtifactError, ServiceError or AISBenchError; after any of them, or an interruption, nothing more is sent
-    and ``phases.current`` says where it happened.
+    ``load`` loads the tokenizer, ``template_path`` overrides ``aisbench.config``, ``sender`` is
+    :class:`~.sender.AISBenchSender` unless another one is given. Raises ArtifactError, ServiceError or AISBenchError;
+    after any of them, or an interruption, nothing more is sent and ``phases.current`` says where it happened.
     """
-    with _only_run(RunPaths.of_manifest(manifest_path)):
+    sender = sender or AISBenchSender()
+    with (
+        _only_run(RunPaths.of_manifest(manifest_path)),
+        ServiceClient(scenario.service, generation_kwargs=scenario.aisbench.model.generation_kwargs) as client,
+    ):
         with phases.enter("verify"):
             data = verify_data_set(manifest_path)
-            tokenizer = load(scenario.tokenizer)
-            problem = tokenizer_problem(data.manifest, tokenizer)
-            if problem is not None:
-                raise ArtifactError(problem)
-            run: BenchmarkRun
-            if data.kind.hits_are_known:
-                run = TextRun(scenario, data, tokenizer, phases, bar, template_path)
-            else:
-                run = ImageRun(scenario, data, tokenizer, phases, bar)
-        return run.execute()
+            tokenizer = _tokenizer(scenario, data, load)
+            traffic = formal_traffic(data)
+            job = _job(scenario, data, traffic, template_path, phases)
+        with phases.enter("precheck"):
+            sender.check(job)
+            server = understand_server(client, traffic, tokenizer)
+            phases.notes(server.notes)
+        with phases.enter("reset"):
+            reset = _empty(server, phases)
+        with phases.enter("warmup"):
+            warmed = warm_up(server, traffic, tokenizer, bar)
+        with phases.enter("baseline"):
+            baseline = _baseline(server)
+        with phases.enter("formal"):
+            result, kv_cache_polling = _send(sender, job, server, bar)
+            seen = [] if result.usage_path is None else load_request_usage(result.usage_path)
+        with phases.enter("after"):
+            after = _after(server, baseline, planned_queries(traffic, seen), phases)
+        with phases.enter("analysis"):
+            runtime = {
+                "precheck": server.facts,
+                "reset": {"accepted": reset.accepted, "proven": reset.proven, "attempts": reset.attempts},
+                "warmup": warmup_section(warmed),
+                "aisbench_exit_code": result.exit_code,
+                "aisbench": result.to_json(),
+                "kv_cache_polling": kv_cache_polling,
+                "phases": phases.records,
+            }
+            observed = Observations(server, reset, baseline, after, seen)
+            document = analysis_of_run(scenario, data, traffic, observed, runtime, phases.note)
+            analysis = update_analysis(data.paths.analysis, document)
+    return RunOutcome(analysis, data.paths.analysis, result)
 
 
 @contextmanager
@@ -66,3 +113,78 @@ def _only_run(paths: RunPaths) -> Iterator[None]:
                 hint="Wait until it has finished.",
             )
         yield
+
+
+def _tokenizer(
+    scenario: Scenario, data: VerifiedDataSet, load: Callable[[TokenizerConfig], PromptTokenizer]
+) -> PromptTokenizer:
+    """The Scenario's tokenizer. Raises ArtifactError where it is not the one that the data set was made with."""
+    tokenizer = load(scenario.tokenizer)
+    problem = tokenizer_problem(data.manifest, tokenizer)
+    if problem is not None:
+        raise ArtifactError(problem)
+    return tokenizer
+
+
+def _job(
+    scenario: Scenario, data: VerifiedDataSet, traffic: FormalTraffic, template_path: Path | None, phases: Phases
+) -> AISBenchJob:
+    """Templates of the user's own are for text: images always go through the built-in one."""
+    own = template_path or scenario.aisbench.config
+    if traffic.images_per_request and own is not None:
+        phases.note("note: aisbench.config is a template for text; images are sent with the built-in one")
+        own = None
+    return job_from_scenario(
+        scenario,
+        manifest_path=data.paths.manifest,
+        rows_path=traffic.rows_path,
+        index=traffic.index,
+        template_path=own or traffic.template,
+        log_path=data.paths.log("aisbench"),
+    )
+
+
+def _empty(server: UnderstoodServer, phases: Phases) -> ResetOutcome:
+    outcome = empty_the_caches(server.client, server.reader, server.probed.probes, engine=server.engine)
+    if outcome.warning is not None:
+        phases.note(f"warning [{outcome.warning['code']}] {outcome.warning['message']}")
+    return outcome
+
+
+def _baseline(server: UnderstoodServer) -> Reading:
+    service = server.client.config
+    stable = server.reader.stable(timeout=service.timeout_seconds)
+    if not stable.stable:
+        raise ServiceError.of(
+            Code.FOREIGN_TRAFFIC,
+            ", ".join(service.metrics_urls),
+            f"the counters did not stand still for {service.timeout_seconds:g} s although nothing was sent",
+            hint="Someone else uses this server. Stop other clients during a run: their prompts would be counted, too.",
+        )
+    return stable.reading
+
+
+def _send(
+    sender: Sender, job: AISBenchJob, server: UnderstoodServer, bar: ProgressBar
+) -> tuple[AISBenchResult, dict[str, Any]]:
+    """Everything is sent; beside it the caches' usage is sampled (``runtime.kv_cache_polling``)."""
+    service = server.client.config
+    labels = service.engine_label_map or server.engine_label_map
+
+    def usage() -> Mapping[int, float]:
+        return read_kv_cache_usage(
+            server.client.scrape(), dp_size=service.dp_size, engine_label_map=labels, where=service.metrics_urls
+        )
+
+    sampler = KvSampler(usage, service.poll_interval_seconds)
+    with bar("Formal requests", len(job.index)) as show, sampler:
+        result = sender.send(replace(job, on_progress=lambda finished, _all: show(finished)))
+    return result, sampler.as_json()
+
+
+def _after(server: UnderstoodServer, baseline: Reading, planned: int | None, phases: Phases) -> Reading:
+    timeout = server.client.config.timeout_seconds
+    stable = server.reader.stable(timeout=timeout, since=baseline, planned_queries=planned)
+    if not stable.stable:
+        phases.note("note: the counters still move after the last answer; another client uses the server")
+    return stable.reading

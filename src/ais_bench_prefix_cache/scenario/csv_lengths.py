@@ -9,13 +9,12 @@ from pathlib import Path
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, ScenarioError
-from ais_bench_prefix_cache.foundation.strict_json import decode_utf8, read_file_bytes
-from ais_bench_prefix_cache.scenario.findings import nearest, quoted
+from ais_bench_prefix_cache.foundation.findings import Findings, nearest, quoted
+from ais_bench_prefix_cache.foundation.strict_json import JsonError, decode_utf8, read_file
 
 INPUT_COLUMNS = ("input_prompt_tokens", "content_tokens", "input_tokens")
 OUTPUT_COLUMNS = ("output_tokens",)
 LONGEST_LENGTH = 2**31 - 1
-MOST_PROBLEMS = 20
 
 
 def read_csv_lengths(path: Path, columns: tuple[str, ...], report: Callable[[Problem], None]) -> tuple[int, ...]:
@@ -26,13 +25,16 @@ def read_csv_lengths(path: Path, columns: tuple[str, ...], report: Callable[[Pro
     """
     name = str(path)
     try:
-        text = decode_utf8(read_file_bytes(path, "CSV").removeprefix(b"\xef\xbb\xbf"), name, "CSV")
+        text = decode_utf8(read_file(path, "the CSV file", ScenarioError).removeprefix(b"\xef\xbb\xbf"))
     except ScenarioError as error:
         for problem in error.problems:
             report(problem)
         return ()
+    except JsonError as error:
+        report(Problem(error.code, name, f"the CSV file {error}", hint=error.hint))
+        return ()
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    wrong_cells = 0
+    wrong_cells = Findings()
     lengths: list[int] = []
     try:
         header = [cell.strip() for cell in next((row for row in reader if row), [])]
@@ -46,15 +48,13 @@ def read_csv_lengths(path: Path, columns: tuple[str, ...], report: Callable[[Pro
             # int() also takes signs, underscores and other scripts' digits.
             length = int(cell) if cell.isascii() and cell.isdigit() and len(cell) <= 10 else 0
             if not 1 <= length <= LONGEST_LENGTH:
-                wrong_cells += 1
-                if wrong_cells <= MOST_PROBLEMS:
-                    report(_wrong_cell(name, reader.line_num, header[position], cell))
+                wrong_cells.extend([_wrong_cell(name, reader.line_num, header[position], cell)])
             lengths.append(length)
     except csv.Error as error:
         report(Problem(Code.INVALID_CSV, f"{name} line {reader.line_num}", f"this is not CSV: {error}"))
         return ()
-    if wrong_cells > MOST_PROBLEMS:
-        report(Problem(Code.MORE_PROBLEMS, name, f"{wrong_cells - MOST_PROBLEMS} more lines are wrong"))
+    for problem in wrong_cells.problems:
+        report(problem)
     return () if wrong_cells else tuple(lengths)
 
 

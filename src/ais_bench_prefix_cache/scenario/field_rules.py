@@ -8,7 +8,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ais_bench_prefix_cache.foundation.codes import Code
-from ais_bench_prefix_cache.scenario.findings import FieldPath, Findings, quoted, value_at
+from ais_bench_prefix_cache.foundation.findings import quoted
+from ais_bench_prefix_cache.foundation.strict_json import FieldPath
+from ais_bench_prefix_cache.scenario.findings import FieldFindings, value_at
 
 LONGEST_RUN_ID_BYTES = 180
 API_KEY_PHRASE = "visible ASCII characters without spaces"
@@ -18,7 +20,7 @@ URL_FIELDS = ("inference_url", "metrics_url", "reset_url")
 class CheckedFields:
     """A document with defaults, seen through its problems: a field that has one, or lacks, is None."""
 
-    def __init__(self, document: Mapping[str, Any], findings: Findings) -> None:
+    def __init__(self, document: Mapping[str, Any], findings: FieldFindings) -> None:
         self.document = document
         self.findings = findings
 
@@ -200,7 +202,7 @@ _URL_EXAMPLES: Mapping[Any, str] = {
 }
 
 
-def _check_url(path: FieldPath, url: str, findings: Findings) -> None:
+def _check_url(path: FieldPath, url: str, findings: FieldFindings) -> None:
     # The URL is not shown: it may hold a password.
     allowed = f'http:// or https:// and a host, as in "{_URL_EXAMPLES[path[1]]}"'
     try:

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem
-
-FieldPath = tuple[str | int, ...]
-"""Keys and list positions from the top of the document; ``()`` is the document itself."""
+from ais_bench_prefix_cache.foundation.findings import LONGEST_QUOTED, Findings, quoted
+from ais_bench_prefix_cache.foundation.strict_json import FieldPath
 
 SECRET_FIELD: FieldPath = ("service", "api_key")
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_$-]+")
-_LONGEST_SHOWN = 60
-
-
-def quoted(text: str) -> str:
-    """The text as a JSON string, short enough for a sentence and printable everywhere."""
-    shown = text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
-    try:
-        shown.encode("utf-8")
-    except UnicodeEncodeError:
-        return json.dumps(shown)
-    return json.dumps(shown, ensure_ascii=False)
 
 
 def field_path_text(path: FieldPath) -> str:
@@ -36,23 +22,14 @@ def field_path_text(path: FieldPath) -> str:
     for step in path:
         if isinstance(step, int):
             text += f"[{step}]"
-        elif _PLAIN_KEY.fullmatch(step) and len(step) <= _LONGEST_SHOWN:
+        elif _PLAIN_KEY.fullmatch(step) and len(step) <= LONGEST_QUOTED:
             text += f".{step}" if text else step
         else:
             text += f"[{quoted(step)}]"
     return text
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that ``word`` is most likely a misspelling of."""
-    # Matching is quadratic: nobody misspells a key into something this long.
-    if len(word) > 100:
-        return None
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return matches[0] if matches else None
-
-
-class Findings:
+class FieldFindings:
     """Problems of one document, in the order in which they were found."""
 
     def __init__(self, document_name: str) -> None:
@@ -86,7 +63,7 @@ class Findings:
             path, _ = found
             return order.get(str(path[0]), len(order)) if path else -1
 
-        return tuple(problem for _, problem in sorted(self._found, key=position))
+        return Findings(problem for _, problem in sorted(self._found, key=position)).problems
 
     def __iter__(self) -> Iterator[tuple[FieldPath, Problem]]:
         return iter(self._found)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, ScenarioError
-from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE, group_name
-from ais_bench_prefix_cache.foundation.strict_json import read_json_object
-from ais_bench_prefix_cache.scenario.effective import effective_config, service_config, validation_config
+from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE, group_number
+from ais_bench_prefix_cache.foundation.strict_json import FieldPath, JsonError, parse_json_with_defects, read_file
+from ais_bench_prefix_cache.scenario.building import Readers, build
+from ais_bench_prefix_cache.scenario.effective import corpus_selection, effective_config
 from ais_bench_prefix_cache.scenario.field_rules import (
     API_KEY_PHRASE,
     CheckedFields,
@@ -25,29 +27,21 @@ from ais_bench_prefix_cache.scenario.field_rules import (
     override_group,
     usable_api_key,
 )
-from ais_bench_prefix_cache.scenario.findings import FieldPath, Findings
+from ais_bench_prefix_cache.scenario.findings import FieldFindings, value_at
+from ais_bench_prefix_cache.scenario.groups import group_counts
 from ais_bench_prefix_cache.scenario.length_rules import check_count, check_room, listed_count, read_length_rule
 from ais_bench_prefix_cache.scenario.model import (
-    AisbenchConfig,
-    AisbenchDatasetConfig,
-    AisbenchModelConfig,
-    CorpusConfig,
     CorpusSelection,
     GroupAssignment,
     GroupOverride,
-    GroupsConfig,
     LengthSpec,
-    MultimodalConfig,
-    PrefixCacheConfig,
-    RequestsConfig,
-    RunConfig,
     Scenario,
     ScenarioRules,
-    TokenizerConfig,
 )
 from ais_bench_prefix_cache.scenario.schema import filled_with_defaults, scenario_schema
 
-Place = Callable[[str], Path]
+Place = Callable[[str], str]
+"""Makes a path of the Scenario absolute."""
 
 
 def load_scenario(
@@ -60,53 +54,79 @@ def load_scenario(
     ``environment`` supplies the API key where the Scenario has none. Raises :class:`ScenarioError` with every
     problem found.
     """
-    findings = Findings(os.fsencode(path.name).decode("utf-8", "backslashreplace") or str(path))
-    source = read_json_object(path, findings)
-    return _checked_scenario(source.content, findings, path, source.sha256, rules, environment)
+    findings = FieldFindings(os.fsencode(path.name).decode("utf-8", "backslashreplace") or str(path))
+    data = read_file(path, "the Scenario file", ScenarioError)
+    source = _parsed(data, findings)
+    identity = {"path": path.absolute(), "sha256": hashlib.sha256(data).hexdigest()}
+    return _checked_scenario(source, findings, _directory_of(path), identity, rules, environment)
 
 
 def scenario_of_document(document: Mapping[str, Any], name: str, rules: ScenarioRules) -> Scenario:
     """The Scenario of a document that comes from no file: of what a manifest recorded. It has no API key.
 
-    Its paths must be absolute; nothing is read. ``name`` stands for the file's name in errors. Raises
+    Its paths must be absolute; no file is read. ``name`` stands for the file's name in errors. Raises
     :class:`ScenarioError` with every problem found.
     """
-    return _checked_scenario(document, Findings(name), Path("/", name), "", rules, {})
+    identity = {"path": Path("/", name), "sha256": ""}
+    return _checked_scenario(dict(document), FieldFindings(name), Path("/"), identity, rules, {})
 
 
 def _checked_scenario(
-    content: Mapping[str, Any],
-    findings: Findings,
-    path: Path,
-    sha256: str,
+    source: dict[str, Any],
+    findings: FieldFindings,
+    directory: Path,
+    identity: Mapping[str, Any],
     rules: ScenarioRules | None,
     environment: Mapping[str, str],
 ) -> Scenario:
     from ais_bench_prefix_cache.scenario.schema_problems import report_schema_problems
 
-    report_schema_problems(content, findings)
-    document = filled_with_defaults(content, scenario_schema())
+    report_schema_problems(source, findings)
+
+    def place(value: str) -> str:
+        return os.path.normpath(directory / value)
+
+    document = filled_with_defaults(source, scenario_schema(), place)
     document.pop("$schema", None)
-    directory = _directory_of(path)
-
-    def place(value: str) -> Path:
-        return Path(os.path.normpath(directory / value))
-
     fields = CheckedFields(document, findings)
     check_names(fields)
     check_group_weights(fields)
     assignment = _assignment(fields)
     room = check_minimum_non_shared_length(fields) if rules == "prefixes" else None
-    lengths = _length_rules(fields, assignment, place, room)
+    lengths = _length_rules(fields, assignment, room)
     check_override_groups(fields)
     check_service(fields)
     if rules == "images":
         check_multimodal(fields)
     api_key = _api_key(fields, environment)
-    problems = findings.problems(list(content))
+    problems = findings.problems(list(source))
     if problems or assignment is None:
         raise ScenarioError(problems)
-    return _scenario(path, sha256, document, lengths, assignment, place, api_key)
+    document["tokenizer"]["path"] = _tokenizer_source(document["tokenizer"]["path"], place)
+    document["service"]["api_key"] = api_key
+    effective = effective_config(document, lengths)
+    content = {**copy.deepcopy(effective), **identity}
+    for place_of_rule, rule in lengths.items():
+        value_at(content, place_of_rule[:-1])[place_of_rule[-1]] = rule
+    content["service"]["api_key"] = api_key
+    return build(Scenario, {**content, "effective": effective}, READERS)
+
+
+def _parsed(data: bytes, findings: FieldFindings) -> dict[str, Any]:
+    """The document; what is wrong at places of it goes to ``findings``."""
+    name = findings.document_name
+    try:
+        document, defects = parse_json_with_defects(data)
+    except JsonError as error:
+        hint = "an empty Scenario is written {}" if error.code is Code.EMPTY_FILE else error.hint
+        raise ScenarioError.of(error.code, name, f"the Scenario file {error}", hint=hint) from None
+    if not isinstance(document, dict):
+        message = "the Scenario is not a JSON object"
+        raise ScenarioError.of(Code.NOT_AN_OBJECT, name, message, allowed='an object: { "run": … }')
+    for defect in defects:
+        hint = "keep one" if defect.code is Code.DUPLICATE_KEY else None
+        findings.report(defect.path, defect.code, defect.message, hint=hint)
+    return document
 
 
 def _directory_of(path: Path) -> Path:
@@ -123,19 +143,12 @@ def _directory_of(path: Path) -> Path:
 
 def _assignment(fields: CheckedFields) -> GroupAssignment | None:
     rule = fields.get("prefix_cache", "groups", "assignment")
-    if rule is None:
-        return None
-    return GroupAssignment(
-        mode=rule["mode"],
-        exponent=float(rule.get("exponent", 1.0)),
-        weights=tuple(float(weight) for weight in rule.get("weights", ())),
-    )
+    return None if rule is None else build(GroupAssignment, rule)
 
 
 def _length_rules(
     fields: CheckedFields,
     assignment: GroupAssignment | None,
-    place: Place,
     room: int | None,
 ) -> dict[FieldPath, LengthSpec]:
     """Every sound length rule by its place, checked for its count and for ``room`` for the non-shared part, if any."""
@@ -144,7 +157,7 @@ def _length_rules(
     rules: dict[FieldPath, LengthSpec] = {}
 
     def read(path: FieldPath) -> LengthSpec | None:
-        rule = read_length_rule(fields, path, place)
+        rule = read_length_rule(fields, path)
         if rule is not None:
             rules[path] = rule
         return rule
@@ -170,7 +183,7 @@ def _length_rules(
             if listed_count(rule) is None or group is None:
                 continue
             if counts is None and requests and groups and assignment:
-                counts = _group_counts(groups, assignment, requests)
+                counts = group_counts(groups, assignment, requests)
             if counts is not None and group < len(counts):
                 check_count(fields, path, rule, counts[group], f"the number of requests of {key} is")
     for kind in ("input_length", "output_length"):
@@ -183,13 +196,6 @@ def _length_rules(
         if overridden != groups:
             has_room(path, rule)
     return rules
-
-
-def _group_counts(groups: int, assignment: GroupAssignment, requests: int) -> tuple[int, ...]:
-    # Brings numpy, which a Scenario without overrides does not need.
-    from ais_bench_prefix_cache.planning.groups import group_counts
-
-    return tuple(group_counts(groups, assignment, requests))
 
 
 def _api_key(fields: CheckedFields, environment: Mapping[str, str]) -> str:
@@ -211,102 +217,22 @@ def _api_key(fields: CheckedFields, environment: Mapping[str, str]) -> str:
     return from_environment
 
 
-def _scenario(
-    path: Path,
-    sha256: str,
-    document: Mapping[str, Any],
-    lengths: Mapping[FieldPath, LengthSpec],
-    assignment: GroupAssignment,
-    place: Place,
-    api_key: str,
-) -> Scenario:
-    """Build the model from a document without problems."""
-    run, tokenizer, corpus = document["run"], document["tokenizer"], document["corpus"]
-    prefix_cache, aisbench = document["prefix_cache"], document["aisbench"]
-    groups = prefix_cache["groups"]
-    overrides: FieldPath = ("prefix_cache", "groups", "overrides")
-    multimodal = document.get("multimodal")
-    seed_tokens = prefix_cache["seed_blocks"] * tokenizer["block_size"]
-    scenario = Scenario(
-        path=path.absolute(),
-        sha256=sha256,
-        schema_version=document["schema_version"],
-        run=RunConfig(run["run_id"], run["random_seed"], place(run["output_dir"]), run["overwrite"]),
-        tokenizer=TokenizerConfig(
-            _tokenizer_source(tokenizer["path"], place),
-            tokenizer["block_size"],
-            tokenizer["revision"],
-            tokenizer["trust_remote_code"],
-        ),
-        corpus=CorpusConfig(place(corpus["path"]), corpus["field"], _selection(corpus["selection"])),
-        requests=RequestsConfig(
-            document["requests"]["count"],
-            lengths["requests", "input_length"],
-            lengths["requests", "output_length"],
-        ),
-        output_key=document["output"]["output_key"],
-        prefix_cache=PrefixCacheConfig(
-            mode=prefix_cache["mode"],
-            target_hit_rate=float(prefix_cache["target_hit_rate"]),
-            seed_blocks=prefix_cache["seed_blocks"],
-            minimum_non_shared_length=prefix_cache.get("minimum_non_shared_length", seed_tokens),
-            groups=GroupsConfig(
-                count=groups["count"],
-                assignment=assignment,
-                overrides={
-                    group: GroupOverride(
-                        lengths.get((*overrides, group_name(group), "input_length")),
-                        lengths.get((*overrides, group_name(group), "output_length")),
-                        _selection(rules["corpus_selection"]) if "corpus_selection" in rules else None,
-                    )
-                    for group, rules in _by_group(groups["overrides"]).items()
-                },
-            ),
-            order=prefix_cache["order"]["strategy"],
-        ),
-        service=service_config(document["service"], api_key),
-        validation=validation_config(document["validation"]),
-        aisbench=AisbenchConfig(
-            config=None if aisbench["config"] is None else place(aisbench["config"]),
-            work_dir=place(aisbench["work_dir"]),
-            extra_args=aisbench["extra_args"],
-            dataset=AisbenchDatasetConfig(
-                **{**aisbench["dataset"], "input_columns": tuple(aisbench["dataset"]["input_columns"])}
-            ),
-            model=AisbenchModelConfig(**aisbench["model"]),
-        ),
-        multimodal=None if multimodal is None else _multimodal(multimodal, place),
-        effective={},
-    )
-    return replace(scenario, effective=effective_config(scenario, document))
+def _overrides(overrides: Mapping[str, Any]) -> dict[int, GroupOverride]:
+    return {group_number(name): build(GroupOverride, rules, READERS) for name, rules in overrides.items()}
 
 
-def _by_group(overrides: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-    numbered = {override_group(name): rules for name, rules in overrides.items()}
-    return {group: numbered[group] for group in sorted(number for number in numbered if number is not None)}
-
-
-def _selection(rule: Mapping[str, Any]) -> CorpusSelection:
-    mode = rule["mode"]
-    if mode in ("indices", "question_sha256"):
-        values = rule.get("values", rule.get(mode))
-        return CorpusSelection(mode, **{mode: _selected(mode, values)})
-    return CorpusSelection(
-        mode,
-        _selected("indices", rule.get("indices", ())),
-        _selected("question_sha256", rule.get("question_sha256", ())),
-    )
-
-
-def _selected(kind: str, values: Any) -> tuple[Any, ...]:
-    return tuple(value.lower() for value in values) if kind == "question_sha256" else tuple(values)
+READERS: Readers = {
+    CorpusSelection: corpus_selection,
+    LengthSpec: lambda rule: rule,  # rules were read before, because they name files
+    Mapping[int, GroupOverride]: _overrides,
+}
 
 
 def _tokenizer_source(value: str, place: Place) -> str:
     """An absolute path for anything that is or looks like a path, else the hub model name as it was written."""
     looks_like_path = value in (".", "..") or value.startswith(("./", "../", "/"))
     path = place(value)
-    return str(path) if looks_like_path or _is_directory(path) else value
+    return path if looks_like_path or _is_directory(Path(path)) else value
 
 
 def _is_directory(path: Path) -> bool:
@@ -314,8 +240,3 @@ def _is_directory(path: Path) -> bool:
         return path.is_dir()
     except OSError:  # a name that is too long for a file
         return False
-
-
-def _multimodal(section: Mapping[str, Any], place: Place) -> MultimodalConfig:
-    directory = section["mmmu_parquet_dir"]
-    return MultimodalConfig(None if directory is None else place(directory), tuple(section["scenarios"]))

@@ -19,7 +19,9 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 
 from ais_bench_prefix_cache.foundation.codes import Code
-from ais_bench_prefix_cache.scenario.findings import SECRET_FIELD, FieldPath, Findings, nearest, quoted
+from ais_bench_prefix_cache.foundation.findings import MOST_PROBLEMS, nearest, quoted
+from ais_bench_prefix_cache.foundation.strict_json import FieldPath
+from ais_bench_prefix_cache.scenario.findings import SECRET_FIELD, FieldFindings
 from ais_bench_prefix_cache.scenario.schema import (
     Schema,
     branches_by_mode,
@@ -29,7 +31,6 @@ from ais_bench_prefix_cache.scenario.schema import (
     schema_fields,
 )
 
-MOST_PROBLEMS_PER_LIST = 5
 _PLAIN_ITEM_KEYWORDS = {"type", "minimum", "maximum"}
 _TYPE_PHRASES = {
     "object": "an object",
@@ -43,7 +44,7 @@ _TYPE_PHRASES = {
 
 
 def report_schema_problems(
-    document: Any, findings: Findings, *, section: FieldPath = (), schema: Schema | None = None
+    document: Any, findings: FieldFindings, *, section: FieldPath = (), schema: Schema | None = None
 ) -> None:
     """Report everything in ``document`` that the schema (or the part of it given) refuses.
 
@@ -112,15 +113,15 @@ def _items(validator: Any, items: Schema, value: Any, schema: Schema) -> Iterato
         return
     wrong_items = 0
     for n in _suspects(value, resolved(items)):
-        if wrong_items < MOST_PROBLEMS_PER_LIST or not _is_plain(resolved(items)):
+        if wrong_items < MOST_PROBLEMS or not _is_plain(resolved(items)):
             errors = list(validator.descend(value[n], items, path=n))
             wrong_items += bool(errors)
-            if wrong_items <= MOST_PROBLEMS_PER_LIST:
+            if wrong_items <= MOST_PROBLEMS:
                 yield from errors
         else:
             wrong_items += 1
-    if wrong_items > MOST_PROBLEMS_PER_LIST:
-        yield ValidationError("", validator="moreItems", validator_value=wrong_items - MOST_PROBLEMS_PER_LIST)
+    if wrong_items > MOST_PROBLEMS:
+        yield ValidationError("", validator="moreItems", validator_value=wrong_items - MOST_PROBLEMS)
 
 
 def _is_plain(rule: Schema) -> bool:

@@ -9,12 +9,14 @@ import os
 import pytest
 
 from ais_bench_prefix_cache.aisbench.config_rendering import (
+    TEMPLATES,
     check_extra_args,
     command_line_arguments,
     python_path_with_this_package,
     render_config,
 )
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob
+from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
 from ais_bench_prefix_cache.foundation.errors import AISBenchError
 
 
@@ -47,12 +49,16 @@ def job(tmp_path):
     }
     path = tmp_path / "demo_20260101_000000.manifest.json"
     path.write_text(json.dumps(manifest), encoding="utf-8")
+    rows = tmp_path / "demo_20260101_000000.full.jsonl"
+    rows.write_text('{"question": "x", "max_tokens": 1}\n', encoding="utf-8")
     return AISBenchJob(
         scenario_path=tmp_path / "scenario.json",
         manifest_path=path,
-        full_path=tmp_path / "demo_20260101_000000.full.jsonl",
+        rows_path=rows,
+        index=RequestIndex.of_file(rows, "max_tokens"),
+        template_path=TEMPLATES / "prefix_cache_perf.py",
         work_dir=tmp_path / "work",
-        request_count=3,
+        config=manifest["effective_config"],
     )
 
 
@@ -87,7 +93,8 @@ def test_the_built_in_template_becomes_literals(job, render, tmp_path):
     assert dataset["eval_cfg"]["pred_role"] == "BOT"
     assert model["abbr"] == rendered.model_abbr == "demo_20260101_000000-vllm"
     assert model["inference_urls"] == ["http://127.0.0.1:8000/v1/completions"]
-    assert model["retry"] == 1, "AISBench counts attempts: 0 would send nothing"
+    assert model["retry"] == 1, "AISBench counts attempts: no retry is one attempt"
+    assert dataset["with_prompts"] is False, "our inferencer reads each prompt when it sends it"
     assert (rendered.batch_size, rendered.stream, rendered.ignore_eos) == (8, True, True)
 
 
@@ -110,7 +117,16 @@ infer = dict(window=(1, 2))
         "datasets": [
             {"abbr": "demo_20260101_000000", "type": "collections.OrderedDict", "path": str(tmp_path / "scenario.json")}
         ],
-        "models": [{"abbr": "m", "attr": "service", "path": str(tmp_path), "generation_kwargs": {}, "batch_size": 1}],
+        "models": [
+            {
+                "abbr": "m",
+                "attr": "service",
+                "path": str(tmp_path),
+                "generation_kwargs": {},
+                "batch_size": 1,
+                "retry": 1,
+            }
+        ],
         "infer": {"window": [1, 2]},
         "summarizer": {"attr": "performance"},
     }

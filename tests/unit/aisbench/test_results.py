@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ais_bench_prefix_cache.aisbench.adapters.observation import RequestObservation
-from ais_bench_prefix_cache.aisbench.request_usage import RequestUsage, load_request_usage
+from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.aisbench.results import performance_report
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, ArtifactError
 from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
@@ -116,7 +116,7 @@ def test_the_tables_look_like_aisbench_own(run):
 
 
 def _observe(usage):
-    observation = RequestObservation(7, 1, on_first_token=lambda: None, on_activity=lambda: None)
+    observation = RequestObservation(7, 1, 9, on_first_token=lambda: None, on_activity=lambda: None)
     observation.begin_attempt()
     observation.usage = usage
     observation.end(success=True, error=None)
@@ -139,22 +139,24 @@ def test_absent_null_and_zero_cached_tokens_survive_the_file(usage, state, cache
     path = tmp_path / "d_usage.jsonl"
     path.write_text(json.dumps(_observe(usage)) + "\n", encoding="utf-8")
     (row,) = load_request_usage(path)
-    assert (row.cached_tokens_state, row.cached_tokens) == (state, cached)
+    assert (row.state, row.cached_tokens) == (state, cached)
     assert row.prompt_tokens == (None if usage is None else 5)
     assert (row.sequence_index, row.attempts, row.success, row.error) == (7, 1, True, None)
 
 
-def test_only_the_first_token_of_an_answer_counts_and_every_chunk_is_a_sign_of_life():
+def test_only_the_first_token_of_an_answer_counts_and_every_chunk_is_a_sign_of_life(tmp_path):
     tokens, signs, clock = [], [], iter(range(100))
     observation = RequestObservation(
-        0, None, lambda: tokens.append(1), lambda: signs.append(1), _clock=lambda: float(next(clock))
+        0, None, 9, lambda: tokens.append(1), lambda: signs.append(1), _clock=lambda: float(next(clock))
     )
     observation.begin_attempt()
     observation.see_chunk(has_token=False)
     observation.see_chunk(has_token=True)
     observation.see_chunk(has_token=True)
     observation.end(success=False, error="")
-    row = RequestUsage.from_json(observation.to_row(time_origin=0.0))
+    path = tmp_path / "d_usage.jsonl"
+    path.write_text(json.dumps(observation.to_row(time_origin=0.0)) + "\n", encoding="utf-8")
+    (row,) = load_request_usage(path)
     assert (row.sent, row.first_token, row.finished, row.error) == (0.0, 1.0, 2.0, "unknown error")
     assert (len(tokens), len(signs)) == (1, 4)
 

@@ -11,9 +11,9 @@ from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.analysis.request_comparison import (
     TIME_BUCKETS,
     RequestComparison,
-    SeenRequest,
     compare_requests,
 )
+from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
 
 COLUMNS = RequestColumns.from_rows(
     [

@@ -79,8 +79,8 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
         '{"question": "q", "question": "p", "answer": "a", "max_tokens": 1}',
     )
     assert problems(source, tmp_path / "out.jsonl") == [
-        "[INVALID_JSON] in.jsonl line 2: the line is not JSON: Expecting property name enclosed in double quotes: "
-        "line 1 column 2 (char 1) (allowed: one JSON object)",
+        "[INVALID_JSON] in.jsonl line 2: the line is not JSON: Expecting property name enclosed in double quotes "
+        "(line 1, column 2) (allowed: one JSON object)",
         "[INVALID_JSON] in.jsonl line 3: the line is blank (allowed: one JSON object)",
         "[INVALID_JSON] in.jsonl line 4: the line is not a JSON object (allowed: one JSON object)",
         "[MISSING_KEY] in.jsonl line 5: the field 'answer' is missing",
@@ -89,8 +89,8 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
         "[WRONG_TYPE] in.jsonl line 6: answer: it says 1 (allowed: text)",
         "[WRONG_TYPE] in.jsonl line 6: max_tokens: it says 0 (allowed: a whole number from 1 up)",
         "[WRONG_TYPE] in.jsonl line 7: max_tokens: it says True (allowed: a whole number from 1 up)",
-        "[INVALID_JSON] in.jsonl line 8: the line is not JSON: the key 'question' occurs twice (allowed: one JSON "
-        "object)",
+        "[INVALID_JSON] in.jsonl line 8: the line is not strict JSON: the key 'question' appears more than once "
+        "(allowed: one JSON object)",
     ]
 
 

@@ -93,7 +93,7 @@ def test_many_wrong_lines_are_counted(tmp_path: Path) -> None:
     lengths, problems = read(path, OUTPUT_COLUMNS)
     assert lengths == ()
     assert len(problems) == 21
-    assert problems[-1] == "l.csv: 30 more lines are wrong"
+    assert problems[-1] == "30 more problems of the kind WRONG_LENGTH"
 
 
 def test_unclosed_quotes_are_not_csv(tmp_path: Path) -> None:

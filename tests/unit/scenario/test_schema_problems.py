@@ -325,9 +325,9 @@ def test_all_problems_are_reported_at_once_in_the_order_of_the_file(tmp_path: Pa
 
 
 def test_long_lists_report_their_first_problems_and_a_number(tmp_path: Path) -> None:
-    messages = refusals(tmp_path, input_length(mode="explicit", values=[0] * 12))
+    messages = refusals(tmp_path, input_length(mode="explicit", values=[0] * 27))
     assert [message.partition(":")[0] for message in messages[:-1]] == [
-        f"requests.input_length.values[{n}]" for n in range(5)
+        f"requests.input_length.values[{n}]" for n in range(20)
     ]
     assert messages[-1] == "requests.input_length.values: 7 more entries of this list are wrong"
 

@@ -9,10 +9,9 @@ from typing import Any
 from ais_bench.benchmark.datasets.base import BaseDataset
 from datasets import Dataset, Features, Value
 
-from ais_bench_prefix_cache.foundation.names import NO_RANK
-
-"""``dp_rank`` of a request that the server's balancer may put anywhere (Arrow wants one type a column)."""
-NO_PREDECESSOR = -1
+from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
+from ais_bench_prefix_cache.aisbench.sending_settings import SendingSettings
+from ais_bench_prefix_cache.datasets.format.rows import ANSWER
 
 _COLUMNS = Features(
     {
@@ -20,44 +19,40 @@ _COLUMNS = Features(
         "question": Value("large_string"),
         "max_out_len": Value("int64"),
         "answer": Value("string"),
-        "dp_rank": Value("int64"),
-        "lane_predecessor": Value("int64"),
-        "line_offset": Value("int64"),
-        "line_bytes": Value("int64"),
     }
 )
 
 
+def formal_requests(path: str, max_tokens_key: str) -> RequestIndex:
+    """Those that the launching program asked for; in an AISBench that was started by hand, all of the file."""
+    settings = SendingSettings.from_environment()
+    if settings is not None and settings.rows == path:
+        return RequestIndex.load(Path(settings.index))
+    return RequestIndex.of_file(Path(path), max_tokens_key)
+
+
 class PrefixCacheDataset(BaseDataset):  # type: ignore[misc]
-    """The formal requests in send order, with only the columns that sending needs.
+    """The formal requests in send order, as AISBench counts them.
 
-    They are the rows of ``full.jsonl``, or those of an image data set with its ``max_tokens_key``.
-
-    ``lane_predecessor`` is the row number of the request before it in its lane (cold mode), ``line_offset`` and
-    ``line_bytes`` say where its line lies in the file.
+    They are the rows of ``full.jsonl``, or those of an image data set with its ``max_tokens_key``. The prompts stay in
+    the file, from which :class:`~.inferencer.PrefixCacheInferencer` reads each when it is sent: AISBench would keep,
+    copy and write them (187 kB of memory for a prompt of 4,096 tokens). ``with_prompts`` is for AISBench's own
+    inferencers.
     """
 
-    def load(self, path: str, max_tokens_key: str = "max_tokens", **_: Any) -> Dataset:
-        columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
-        last_of_lane: dict[tuple[str, int], int] = {}
-        offset = 0
-        with Path(path).open("rb") as lines:
-            for number, line in enumerate(lines):
-                row = json.loads(line)
-                rank = row.get("dp_rank")
-                predecessor = NO_PREDECESSOR
-                if rank is not None:
-                    lane = (row["group_id"], rank)
-                    predecessor = last_of_lane.get(lane, NO_PREDECESSOR)
-                    last_of_lane[lane] = number
-                columns["question"].append(row["question"])
-                columns["max_out_len"].append(row[max_tokens_key])
-                columns["answer"].append(row["answer"])
-                columns["dp_rank"].append(NO_RANK if rank is None else rank)
-                columns["lane_predecessor"].append(predecessor)
-                columns["line_offset"].append(offset)
-                columns["line_bytes"].append(len(line))
-                offset += len(line)
+    def load(self, path: str, max_tokens_key: str = "max_tokens", with_prompts: bool = False, **_: Any) -> Dataset:
+        requests = formal_requests(path, max_tokens_key)
+        prompts = [""] * len(requests)
+        if with_prompts:
+            with Path(path).open("rb") as rows:
+                for position, offset in enumerate(requests.column("offset")):
+                    rows.seek(offset)
+                    prompts[position] = json.loads(rows.readline())["question"]
+        columns = {
+            "question": prompts,
+            "max_out_len": requests.column("max_tokens"),
+            "answer": [ANSWER] * len(requests),
+        }
         return Dataset.from_dict(columns, features=_COLUMNS)
 
     def repeated_dataset(self, abbr: str, n: int) -> None:

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import suppress
 from pathlib import Path
-
-from ais_bench_prefix_cache.aisbench.environment import HEARTBEAT_VARIABLE
 
 _SECONDS_BETWEEN_BEATS = 0.5
 
 
 class Heartbeat:
-    """Writes the number of finished requests into a file, at most twice a second, whenever something arrived."""
+    """Writes the number of finished requests into a file, at most twice a second, whenever something arrived.
+
+    Without a file nothing is written.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._finished = 0
         self._next_beat = 0.0
         self._unwritten = False
-
-    @classmethod
-    def from_environment(cls) -> Heartbeat:
-        """The file that the launching program asked for; without one, nothing is written."""
-        name = os.environ.get(HEARTBEAT_VARIABLE)
-        return cls(Path(name) if name else None)
 
     def activity(self) -> None:
         """Something arrived."""

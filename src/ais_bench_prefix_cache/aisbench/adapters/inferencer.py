@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import IO, Any
 
 import aiohttp
-from ais_bench.benchmark.openicl.icl_inferencer.icl_base_api_inferencer import BLOCK_INTERVAL
 from ais_bench.benchmark.openicl.icl_inferencer.icl_gen_inferencer import GenInferencer
 from ais_bench.benchmark.utils.core.valid_global_consts import get_max_chunk_size, get_request_time_out
 
-from ais_bench_prefix_cache.aisbench.adapters.dataset import NO_PREDECESSOR
+from ais_bench_prefix_cache.aisbench.adapters.dataset import formal_requests
 from ais_bench_prefix_cache.aisbench.adapters.heartbeat import Heartbeat
+from ais_bench_prefix_cache.aisbench.adapters.model import ObservedModel
 from ais_bench_prefix_cache.aisbench.adapters.observation import CURRENT_REQUEST, RequestObservation
 from ais_bench_prefix_cache.aisbench.adapters.schedule import RequestSchedule
 from ais_bench_prefix_cache.aisbench.adapters.supervision import end_with_supervisor
+from ais_bench_prefix_cache.aisbench.request_index import NO_PREDECESSOR
+from ais_bench_prefix_cache.aisbench.sending_settings import SendingSettings
 from ais_bench_prefix_cache.foundation.names import NO_RANK
 
 USAGE_SUFFIX = "_usage.jsonl"
@@ -27,28 +29,41 @@ _LOOKAHEAD_REQUESTS = 16_384
 """Requests that may wait for their lane at a time; they hold no prompt yet."""
 _FINISHED_TASKS_KEPT = 4_096
 _SECONDS_BETWEEN_CONTACTS = 1.0
+_SECONDS_A_TOKEN = 2.0
+"""Slower than any server that is worth measuring."""
 
 
 class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
     """Sends the rows of a :class:`~.dataset.PrefixCacheDataset`.
 
-    Prompts are read from the file when they are sent, so that no template touches them; each request has its row's
-    ``max_tokens``; lanes keep their order (:mod:`.schedule`); one usage row a request is appended to
-    ``<dataset abbr>_usage.jsonl`` beside AISBench's results.
+    AISBench gets a row number for a prompt; the text is read from the file when it is sent, so that no template touches
+    it and no memory holds it. Each request has its row's ``max_tokens``; lanes keep their order (:mod:`.schedule`); one
+    usage row a request is appended to ``<dataset abbr>_usage.jsonl`` beside AISBench's results.
     """
 
     def __init__(
-        self, model_cfg: Any, *, path: str, prompt_key: str = "question", mode: str = "infer", **settings: Any
+        self,
+        model_cfg: Any,
+        *,
+        path: str,
+        prompt_key: str = "question",
+        max_tokens_key: str = "max_tokens",
+        mode: str = "infer",
+        **settings: Any,
     ) -> None:
-        """``path`` is the data set's file, ``prompt_key`` where its rows have what the model gets."""
+        """``path`` is the data set's file; the keys are where its rows have what the model gets, and for how long."""
         if mode == "pressure":
             raise ValueError("--pressure repeats and drops requests: their hit rate is not the planned one")
-        self._full_path = Path(path)
+        self._rows_path = Path(path)
+        self._rows: IO[bytes] | None = None
         self._prompt_key = prompt_key
-        self._data: IO[bytes] | None = None
+        self._requests = formal_requests(path, max_tokens_key).records
         self._usage: IO[str] | None = None
         self._schedule: RequestSchedule | None = None
-        self._heartbeat = Heartbeat.from_environment()
+        launched = SendingSettings.from_environment()
+        self._heartbeat = Heartbeat(None if launched is None else Path(launched.heartbeat))
+        self._supervisor = None if launched is None else Path(launched.supervisor)
+        self._request_seconds = None if launched is None else launched.request_seconds
         self._first_sent: float | None = None
         super().__init__(model_cfg, mode=mode, **settings)
 
@@ -64,27 +79,9 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         self._status_counter = counter
 
     def get_data_list(self, retriever: Any) -> list[dict[str, Any]]:
-        rows = retriever.dataset.test
-        columns = (
-            rows["max_out_len"],
-            rows["answer"],
-            rows["dp_rank"],
-            rows["lane_predecessor"],
-            rows["line_offset"],
-            rows["line_bytes"],
-        )
-        return [
-            {
-                "data_abbr": retriever.dataset.abbr,
-                "index": index,
-                "max_out_len": max_out_len,
-                "gold": answer,
-                "dp_rank": None if rank == NO_RANK else rank,
-                "predecessor": None if predecessor == NO_PREDECESSOR else predecessor,
-                "line": (offset, size),
-            }
-            for index, (max_out_len, answer, rank, predecessor, offset, size) in enumerate(zip(*columns, strict=True))
-        ]
+        """What AISBench keeps of each request; the rest is in the index."""
+        abbr = retriever.dataset.abbr
+        return [{"data_abbr": abbr, "index": index} for index in range(len(self._requests))]
 
     def inference_with_shm(
         self, dataset_shm_name: str, message_shm_name: str, indexes: dict[int, Any], *args: Any, **kwargs: Any
@@ -101,9 +98,9 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         """Send everything in ``async_queue``.
 
         Unlike AISBench's own loop, which takes a slot before it calls :meth:`do_request`, a request takes its slot
-        after its lane's turn has come. The pause between two requests is AISBench's.
+        after its lane's turn has come. AISBench's pause of 5 ms before each request is left out: slots pace.
         """
-        end_with_supervisor()
+        self._look_after_supervisor()
         self._schedule = RequestSchedule(self.batch_size)
         lookahead = asyncio.Semaphore(max(_LOOKAHEAD_REQUESTS, 2 * self.batch_size))
         stop = asyncio.Event()
@@ -113,7 +110,6 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
             connector=aiohttp.TCPConnector(limit=self.batch_size + 1),
             timeout=aiohttp.ClientTimeout(total=get_request_time_out()),
             max_line_size=get_max_chunk_size(),
-            trust_env=True,
         ) as session:
             try:
                 while True:
@@ -122,8 +118,6 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
                     data = await self.wait_get_data(async_queue, stop)
                     if data is None:
                         break
-                    if not token_bucket:
-                        await asyncio.sleep(BLOCK_INTERVAL)
                     await lookahead.acquire()
                     task = asyncio.create_task(self.do_request(data, token_bucket, session))
                     task.add_done_callback(lambda _: lookahead.release())
@@ -141,42 +135,52 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
     async def _keep_in_touch(self) -> None:
         """Stop with the launching program, and tell it what a burst of answers left untold."""
         while True:
-            end_with_supervisor()
+            self._look_after_supervisor()
             self._heartbeat.flush()
             await asyncio.sleep(_SECONDS_BETWEEN_CONTACTS)
 
+    def _look_after_supervisor(self) -> None:
+        if self._supervisor is not None:
+            end_with_supervisor(self._supervisor)
+
     async def do_request(self, data: dict[str, Any], token_bucket: Any, session: Any) -> None:
-        if self._schedule is None:  # AISBench's own warm-up
-            await super().do_request(self._with_prompt(data), token_bucket, session)
+        request = self._requests[data["index"]]
+        row, rank, predecessor = int(request["row"]), int(request["dp_rank"]), int(request["predecessor"])
+        max_tokens = int(request["max_tokens"])
+        schedule = self._schedule
+        observation = RequestObservation(
+            sequence_index=row,
+            dp_rank=None if rank == NO_RANK else rank,
+            max_tokens=max_tokens,
+            time_limit=None if self._request_seconds is None else self._request_seconds + _SECONDS_A_TOKEN * max_tokens,
+            on_first_token=lambda: None if schedule is None else schedule.pass_lane_on(row),
+            on_activity=self._heartbeat.activity,
+        )
+        CURRENT_REQUEST.set(observation)
+        if schedule is None:  # AISBench's own warm-up
+            await super().do_request(self._for_aisbench(data, observation), token_bucket, session)
             return
-        index, schedule = data["index"], self._schedule
-        async with schedule.turn(index, data["predecessor"]):
+        async with schedule.turn(row, None if predecessor == NO_PREDECESSOR else predecessor):
             if self._first_sent is None:
                 self._first_sent = time.perf_counter()
-            observation = RequestObservation(
-                sequence_index=index,
-                dp_rank=data["dp_rank"],
-                on_first_token=lambda: schedule.pass_lane_on(index),
-                on_activity=self._heartbeat.activity,
-            )
-            CURRENT_REQUEST.set(observation)
-            await super().do_request(self._with_prompt(data), token_bucket, session)
+            await super().do_request(self._for_aisbench(data, observation), token_bucket, session)
+        observation.prompt = None
         self._heartbeat.request_finished()
         if observation.sent is not None:  # else the model is not ours and has seen nothing
             self._write_usage(data["data_abbr"], observation.to_row(time_origin=self._first_sent))
 
-    def _with_prompt(self, data: dict[str, Any]) -> dict[str, Any]:
-        """What AISBench's own inferencer wants, with the prompt exactly as the file has it."""
-        if self._data is None:
-            self._data = self._full_path.open("rb")
-        offset, size = data["line"]
-        line = os.pread(self._data.fileno(), size, offset)
+    def _for_aisbench(self, data: dict[str, Any], observation: RequestObservation) -> dict[str, Any]:
+        """What AISBench's own inferencer wants; our model takes the prompt from the observation."""
+        if self._rows is None:
+            self._rows = self._rows_path.open("rb")
+        request = self._requests[data["index"]]
+        line = os.pread(self._rows.fileno(), int(request["size"]), int(request["offset"]))
+        observation.prompt = json.loads(line)[self._prompt_key]
+        ours = isinstance(self.model, ObservedModel)
         return {
-            "data_abbr": data["data_abbr"],
-            "index": data["index"],
-            "max_out_len": data["max_out_len"],
-            "gold": data["gold"],
-            "prompt": json.loads(line)[self._prompt_key],
+            **data,
+            "max_out_len": observation.max_tokens,
+            "prompt": f"row {observation.sequence_index}" if ours else observation.prompt,
         }
 
     def _write_usage(self, data_abbr: str, row: dict[str, Any]) -> None:

@@ -5,24 +5,28 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+import re
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 from ais_bench.benchmark.models.api_models.base_api import BaseAPIModel
 from ais_bench.benchmark.models.api_models.vllm_custom_api import VLLMCustomAPI
 from ais_bench.benchmark.models.api_models.vllm_custom_api_chat import VLLMCustomAPIChat
 
-from ais_bench_prefix_cache.aisbench.adapters.observation import CURRENT_REQUEST, RequestObservation
+from ais_bench_prefix_cache.aisbench.adapters.observation import CURRENT_REQUEST, AnswerError, RequestObservation
+from ais_bench_prefix_cache.aisbench.adapters.proxies import proxy_of
 from ais_bench_prefix_cache.datasets.images.messages import image_urls, messages_with_images
 from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE, RANK_HEADER
 
-_ERROR_BODY_CHARACTERS = 500
-
-
-class StreamError(RuntimeError):
-    """The server broke its answer off: an error in the middle of a stream, or no end."""
+_ERROR_CHARACTERS = 600
+_ERROR_BODY_BYTES = 8192
+_AISBENCH_WORDING = re.compile(r"^After \d+ retries, request failed with exception: (AnswerError: )?")
+_TERMINAL_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
+_BYTES_A_TOKEN = 64 * 1024
+"""No part of an answer with one token is larger; a server that goes on and on is stopped by it."""
 
 
 class ObservedModel(BaseAPIModel):  # type: ignore[misc]
@@ -30,13 +34,15 @@ class ObservedModel(BaseAPIModel):  # type: ignore[misc]
 
     ``inference_urls`` are complete (``http://…/v1/completions``): one entry point, or one for each data-parallel rank.
     With one entry point a request of rank *r* carries ``X-data-parallel-rank: r``; with one URL a rank it goes to the
-    *r*-th. The API key comes from the environment and is in no config.
+    *r*-th. The API key comes from the environment and is in no config. Redirects are not followed: the key and the
+    prompts go where the Scenario says.
     """
 
     def __init__(self, *, inference_urls: list[str], model: str, **settings: Any) -> None:
         super().__init__(model=model, url=inference_urls[0], api_key=os.environ.get(API_KEY_VARIABLE, ""), **settings)
         self.inference_urls = list(inference_urls)
         self.url = self.inference_urls[0]
+        self._proxies = {url: proxy_of(url) for url in self.inference_urls}
         self._observation: RequestObservation | None = None
         self._stream_is_done = False
 
@@ -50,17 +56,18 @@ class ObservedModel(BaseAPIModel):  # type: ignore[misc]
             )
         exchange._observation = observation
         exchange.url, exchange.headers = self._destination(observation)
-        watched = None if session is None else self._watched(session)
+        watched = _WatchedSession(session, exchange, observation, self._proxies[exchange.url])
         try:
             await super(ObservedModel, exchange).generate(input_data, max_out_len, output, session=watched, **args)
         finally:
-            if not output.success and watched is not None and watched.http_error is not None:
-                output.error_info = watched.http_error
+            if not output.success:
+                output.error_info = _reason(watched.http_error or output.error_info)
             observation.end(success=output.success, error=output.error_info)
         return output
 
-    def _watched(self, session: Any) -> WatchedSession:
-        return WatchedSession(session, self.headers.get("Authorization", ""))
+    def on_the_wire(self, body: dict[str, Any], prompt: Any) -> dict[str, Any]:
+        """``body``, which has a row number for a prompt, as the server gets it."""
+        raise NotImplementedError
 
     def _destination(self, observation: RequestObservation) -> tuple[str, dict[str, str]]:
         rank = observation.dp_rank
@@ -75,16 +82,22 @@ class ObservedModel(BaseAPIModel):  # type: ignore[misc]
         self._begin_attempt(output)
         await super().stream_infer(request_body, output)
         if output.success and not self._stream_is_done:
-            raise StreamError("the stream ended without [DONE]")
+            raise AnswerError("the stream ended without [DONE]")
+        self._check_usage()
 
     async def text_infer(self, request_body: dict[str, Any], output: Any) -> None:
         self._begin_attempt(output)
         await super().text_infer(request_body, output)
+        self._check_usage()
+
+    def _check_usage(self) -> None:
+        if self._observation is not None:
+            self._observation.check_usage()
 
     def _begin_attempt(self, output: Any) -> None:
         self._stream_is_done = False
         # A second attempt must not go on where the broken one stopped, nor count its failure.
-        output.content = ""
+        output.content = output.reasoning_content = ""
         output.success = False
         if self._observation is not None:
             self._observation.begin_attempt()
@@ -97,14 +110,16 @@ class ObservedModel(BaseAPIModel):  # type: ignore[misc]
 
     async def parse_stream_response(self, api_response: dict[str, Any], output: Any) -> None:
         if error := _reported_error(api_response):
-            raise StreamError(f"the server reported an error in the stream: {error}")
+            raise AnswerError(f"the server reported an error in the stream: {error}")
         has_token = self._brings_token(api_response)
-        if self._observation is not None:
-            self._observation.see_chunk(has_token=has_token)
         if not has_token and output.time_points:
             # The last chunk carries only the usage, a chat's first one only the role: they must not be timed as tokens.
             output.time_points.pop()
+        characters = len(output.content) + len(output.reasoning_content)
         await super().parse_stream_response(api_response, output)
+        if self._observation is not None:
+            has_text = len(output.content) + len(output.reasoning_content) > characters
+            self._observation.see_chunk(has_token=has_token, has_text=has_text)
 
     @staticmethod
     def _brings_token(chunk: dict[str, Any]) -> bool:
@@ -112,7 +127,7 @@ class ObservedModel(BaseAPIModel):  # type: ignore[misc]
 
     async def parse_text_response(self, api_response: dict[str, Any], output: Any) -> None:
         if error := _reported_error(api_response):
-            raise StreamError(f"the server reported an error: {error}")
+            raise AnswerError(f"the server reported an error: {error}")
         await super().parse_text_response(api_response, output)
 
     async def _parse_usage(self, json_content: dict[str, Any], output: Any) -> None:
@@ -125,12 +140,14 @@ class ObservedModel(BaseAPIModel):  # type: ignore[misc]
 class PrefixCacheCompletionsAPI(ObservedModel, VLLMCustomAPI):  # type: ignore[misc]
     """``/v1/completions``: text prompts."""
 
+    def on_the_wire(self, body: dict[str, Any], prompt: Any) -> dict[str, Any]:
+        return {**body, "prompt": prompt}
+
 
 class ImageChatAPI(ObservedModel, VLLMCustomAPIChat):  # type: ignore[misc]
     """``/v1/chat/completions``: messages whose images are references until they are sent.
 
-    ``manifest_path`` names the manifest that holds the images. Requests in memory, AISBench's records and its log have
-    the references; only the body on the wire has the data URLs.
+    ``manifest_path`` names the manifest that holds the images; only the body on the wire has the data URLs.
     """
 
     def __init__(self, *, manifest_path: str, **settings: Any) -> None:
@@ -138,12 +155,8 @@ class ImageChatAPI(ObservedModel, VLLMCustomAPIChat):  # type: ignore[misc]
         manifest = json.loads(Path(manifest_path).read_text(encoding="utf-8"))
         self._image_urls = image_urls(manifest)
 
-    async def get_request_body(self, input_data: Any, max_out_len: int, output: Any, **args: Any) -> Any:
-        messages = [{"role": message["role"], "prompt": message["content"]} for message in input_data]
-        return await super().get_request_body(messages, max_out_len, output, **args)
-
-    def _watched(self, session: Any) -> WatchedSession:
-        return ImageSession(session, self.headers.get("Authorization", ""), self._image_urls)
+    def on_the_wire(self, body: dict[str, Any], prompt: Any) -> dict[str, Any]:
+        return {**body, "messages": messages_with_images(prompt, self._image_urls)}
 
     @staticmethod
     def _brings_token(chunk: dict[str, Any]) -> bool:
@@ -154,40 +167,63 @@ class ImageChatAPI(ObservedModel, VLLMCustomAPIChat):  # type: ignore[misc]
         )
 
 
-class WatchedSession:
-    """An aiohttp session that keeps the body of a refusal, of which AISBench notes only the reason phrase."""
+class _WatchedSession:
+    """An aiohttp session for one request.
 
-    def __init__(self, session: Any, secret: str) -> None:
+    It puts the prompt into the body when that is sent, bounds the answer in size and time, and keeps the body of a
+    refusal, of which AISBench notes only the reason phrase.
+    """
+
+    def __init__(self, session: Any, model: ObservedModel, observation: RequestObservation, proxy: str | None) -> None:
         self._session = session
-        self._secret = secret.removeprefix("Bearer ")
+        self._model = model
+        self._observation = observation
+        self._proxy = proxy
         self.http_error: str | None = None
 
     @asynccontextmanager
-    async def post(self, **request: Any) -> AsyncIterator[Any]:
+    async def post(self, **request: Any) -> AsyncIterator[_BoundedResponse]:
         self.http_error = None
-        async with self._session.post(**self._on_the_wire(request)) as response:
+        body = self._model.on_the_wire(request.pop("json"), self._observation.prompt)
+        async with self._session.post(
+            **request,
+            # Bytes and once: a request with images may be 14 MB.
+            data=json.dumps(body, ensure_ascii=False).encode(),
+            proxy=self._proxy,
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=self._observation.time_limit),
+        ) as response:
             if response.status != 200:
-                body = (await response.text(errors="replace")).strip()[:_ERROR_BODY_CHARACTERS]
-                if self._secret:
-                    body = body.replace(self._secret, "***")
-                self.http_error = f"HTTP {response.status} {response.reason}" + (f": {body}" if body else "")
-            yield response
-
-    def _on_the_wire(self, request: dict[str, Any]) -> dict[str, Any]:
-        return request
+                text = (await response.content.read(_ERROR_BODY_BYTES)).decode("utf-8", errors="replace").strip()
+                self.http_error = f"HTTP {response.status} {response.reason}" + (f": {text}" if text else "")
+            yield _BoundedResponse(response, _BYTES_A_TOKEN * (1 + self._observation.max_tokens))
 
 
-class ImageSession(WatchedSession):
-    """Puts the images into a body when it is sent, as bytes and once: a request may be 14 MB."""
+class _BoundedResponse:
+    """As much of an aiohttp response as AISBench reads, at most ``limit`` bytes long."""
 
-    def __init__(self, session: Any, secret: str, urls: Mapping[str, str]) -> None:
-        super().__init__(session, secret)
-        self._urls = urls
+    def __init__(self, response: Any, limit: int) -> None:
+        self.status: int = response.status
+        self.reason: str = response.reason
+        self.content = self._chunks(response, limit)
 
-    def _on_the_wire(self, request: dict[str, Any]) -> dict[str, Any]:
-        body = request.pop("json")
-        body = {**body, "messages": messages_with_images(body["messages"], self._urls)}
-        return {**request, "data": json.dumps(body, ensure_ascii=False).encode()}
+    async def _chunks(self, response: Any, limit: int) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in response.content.iter_any():
+            size += len(chunk)
+            if size > limit:
+                raise AnswerError(f"the answer is longer than {limit} bytes")
+            yield chunk
+
+    async def text(self) -> str:
+        return b"".join([chunk async for chunk in self.content]).decode("utf-8")
+
+
+def _reason(error: str) -> str:
+    """What failed, without AISBench's wording around it, control characters and the key, which a server may echo."""
+    text = _AISBENCH_WORDING.sub("", _TERMINAL_CONTROL.sub("", error))
+    key = os.environ.get(API_KEY_VARIABLE)
+    return (text.replace(key, "***") if key else text)[:_ERROR_CHARACTERS]
 
 
 def _reported_error(response: dict[str, Any]) -> str | None:
@@ -196,4 +232,4 @@ def _reported_error(response: dict[str, Any]) -> str | None:
     if not error:
         return None
     message = error.get("message") if isinstance(error, dict) else error
-    return str(message)[:_ERROR_BODY_CHARACTERS]
+    return str(message)

@@ -13,15 +13,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+class AnswerError(RuntimeError):
+    """The server's answer is no answer to the request: broken off, too long, or an error in its middle."""
+
+
 @dataclass
 class RequestObservation:
-    """One request: where it must go, whom to tell, and what the server said."""
+    """One request: what is sent where and for how long, whom to tell, and what the server said.
+
+    ``prompt`` is a text, or messages for a chat; ``time_limit`` is in seconds, None for none. ``events`` counts the
+    parts of the answer that brought text.
+    """
 
     sequence_index: int
     dp_rank: int | None
+    max_tokens: int
     on_first_token: Callable[[], None]
     on_activity: Callable[[], None]
+    prompt: Any = None
+    time_limit: float | None = None
     attempts: int = 0
+    events: int = 0
     success: bool = False
     error: str | None = None
     usage: Mapping[str, Any] | None = None
@@ -33,16 +45,30 @@ class RequestObservation:
     def begin_attempt(self) -> None:
         self.attempts += 1
         self.usage = None
+        self.events = 0
         self.first_token = None
         if self.sent is None:
             self.sent = self._clock()
 
-    def see_chunk(self, *, has_token: bool) -> None:
-        """A part of the response arrived."""
+    def see_chunk(self, *, has_token: bool, has_text: bool = False) -> None:
+        """A part of the response arrived. Raises AnswerError for more parts with text than tokens were asked for."""
         self.on_activity()
+        self.events += has_text
+        if self.events > self.max_tokens:
+            raise AnswerError(f"the answer has more tokens than max_tokens, {self.max_tokens}")
         if has_token and self.first_token is None:
             self.first_token = self._clock()
             self.on_first_token()
+
+    def check_usage(self) -> None:
+        """Raises AnswerError where the server's own figures contradict the request or the answer."""
+        tokens = (self.usage or {}).get("completion_tokens")
+        if not isinstance(tokens, int):
+            return
+        if tokens > self.max_tokens:
+            raise AnswerError(f"the answer has {tokens} tokens, more than max_tokens, {self.max_tokens}")
+        if self.events > tokens:
+            raise AnswerError(f"the answer came in {self.events} parts with text, but has {tokens} tokens: sent twice?")
 
     def end(self, *, success: bool, error: str | None) -> None:
         self.finished = self._clock()

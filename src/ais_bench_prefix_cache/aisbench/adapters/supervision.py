@@ -7,8 +7,6 @@ import os
 import signal
 from pathlib import Path
 
-from ais_bench_prefix_cache.aisbench.environment import SUPERVISOR_VARIABLE
-
 
 def supervisor_is_gone(lock_file: Path) -> bool:
     """The launching program locks this file as long as it lives; the kernel unlocks it even after SIGKILL."""
@@ -22,11 +20,10 @@ def supervisor_is_gone(lock_file: Path) -> bool:
     return True
 
 
-def end_with_supervisor() -> None:
-    """End this whole process group if the launching program is gone. Without one, nothing is supervised.
+def end_with_supervisor(lock_file: Path) -> None:
+    """End this whole process group if the launching program is gone.
 
     By SIGTERM, which nobody here catches but Python's resource tracker ignores: it then frees the shared memory.
     """
-    name = os.environ.get(SUPERVISOR_VARIABLE)
-    if name and supervisor_is_gone(Path(name)):
+    if supervisor_is_gone(lock_file):
         os.killpg(os.getpgid(0), signal.SIGTERM)

@@ -7,6 +7,7 @@ as literals. A `type` may be a class or the dotted name of one. Available in the
     AISBENCH_PREFIX_CACHE_SCENARIO   the Scenario file
     AISBENCH_PREFIX_CACHE_MANIFEST   the manifest of the prepared data set
     AISBENCH_PREFIX_CACHE_WORK_DIR   `aisbench.work_dir`, absolute
+    AISBENCH_PREFIX_CACHE_CONFIG     this run's effective configuration as JSON, without the API key
 
 Do not put the API key into it: AISBench writes its configuration into the results.
 """
@@ -19,7 +20,7 @@ manifest_path = Path(os.environ["AISBENCH_PREFIX_CACHE_MANIFEST"])
 manifest = json.loads(manifest_path.read_text(encoding="utf-8"))
 full_path = manifest_path.with_name(manifest_path.name.replace(".manifest.json", ".full.jsonl"))
 
-scenario = manifest["effective_config"]
+scenario = json.loads(Path(os.environ["AISBENCH_PREFIX_CACHE_CONFIG"]).read_text(encoding="utf-8"))
 tokenizer = scenario["tokenizer"]
 service = scenario["service"]
 dataset = scenario["aisbench"]["dataset"]
@@ -40,7 +41,7 @@ datasets = [
                 "template": dataset["prompt_template"],
             },
             "retriever": {"type": "ais_bench.benchmark.openicl.icl_retriever.ZeroRetriever"},
-            # Keeps the lanes of cold mode in order, and sends each prompt exactly as the data set has it.
+            # Keeps the lanes of cold mode in order, and reads each prompt from the data set when it is sent.
             "inferencer": {
                 "type": "ais_bench_prefix_cache.aisbench.adapters.inferencer.PrefixCacheInferencer",
                 "path": str(full_path),
@@ -65,6 +66,7 @@ models = [
         "model": service["model"],
         "stream": model["stream"],
         "max_out_len": model["max_out_len"],
+        # How often a failed request is sent again (AISBench itself counts attempts).
         "retry": model["retry"],
         "batch_size": model["batch_size"],
         "generation_kwargs": model["generation_kwargs"],

@@ -18,13 +18,13 @@ from ais_bench_prefix_cache import __version__
 from ais_bench_prefix_cache.datasets.copies.copy_paths import CopyPaths
 from ais_bench_prefix_cache.datasets.format.document_checks import ConfigReader, compare_exactly, value_in
 from ais_bench_prefix_cache.datasets.format.documents import is_count
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.kind import Content, DataSetKind, DeepCheck, JsonRow, Ledger
 from ais_bench_prefix_cache.datasets.format.manifest import TOKENIZER_KEYS
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.rows import ANSWER, Free, FreeCount, FreePositive, FreeText, Row, read_rows
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
 

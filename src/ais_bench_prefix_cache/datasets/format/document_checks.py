@@ -15,12 +15,12 @@ from ais_bench_prefix_cache.datasets.format.documents import (
     is_sha256,
     read_document,
 )
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.manifest import ANALYSIS_FILE_KEYS, ROW_FILE_KEYS
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.format.kind import DataSetKind

@@ -13,16 +13,15 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeGuard
+from typing import Any, BinaryIO, TypeGuard
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.foundation.strict_json import JsonError, parse_json
 
 DIGEST_KEY = "content_sha256"
 READ_BYTES = 1 << 20
-DEEPEST_NESTING = 64
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -76,45 +75,25 @@ def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:
 
     Raises :class:`ArtifactError` where the file is missing, unreadable or not one JSON object with unique keys.
     """
-    where = str(path)
     try:
         with open_regular(path) as stream:
             content = stream.read()
     except FileNotFoundError:
-        raise ArtifactError(Problem(Code.MISSING_FILE, where, f"the {what} does not exist")) from None
+        raise ArtifactError.of(Code.MISSING_FILE, str(path), f"the {what} does not exist") from None
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ArtifactError(Problem(Code.UNREADABLE_FILE, where, f"the {what} cannot be read: {reason}")) from None
+        raise ArtifactError.of(Code.UNREADABLE_FILE, str(path), f"the {what} cannot be read: {reason}") from None
     try:
         document = parse_json(content)
-    except ValueError as error:
-        raise ArtifactError(Problem(Code.INVALID_JSON, where, f"the {what} is not valid JSON: {error}")) from None
+    except JsonError as error:
+        raise ArtifactError.of(Code.INVALID_JSON, str(path), f"the {what} {error}") from None
     if not isinstance(document, dict):
-        raise ArtifactError(Problem(Code.INVALID_JSON, where, f"the {what} is not a JSON object"))
+        raise ArtifactError.of(Code.INVALID_JSON, str(path), f"the {what} is not a JSON object")
     try:
         canonical_json(document)
     except UnicodeEncodeError:
-        raise ArtifactError(Problem(Code.INVALID_JSON, where, f"the {what} holds half of a character")) from None
+        raise ArtifactError.of(Code.INVALID_JSON, str(path), f"the {what} holds half of a character") from None
     return document, content
-
-
-def parse_json(content: bytes) -> Any:
-    """Strict JSON: UTF-8 without a byte-order mark, no duplicate keys, no NaN or Infinity, at most 64 levels deep.
-
-    Raises ``ValueError``.
-    """
-    try:
-        text = content.decode("utf-8")
-        value = json.loads(
-            text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant, parse_float=_finite_float
-        )
-    except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start} is not UTF-8") from None
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if text.count("[") + text.count("{") > DEEPEST_NESTING and _is_deeper(value, DEEPEST_NESTING):
-        raise ValueError("it is nested too deeply")
-    return value
 
 
 def digest_problems(path: Path, document: Mapping[str, Any], content: bytes, *, what: str) -> list[Problem]:
@@ -149,35 +128,3 @@ def is_count(value: object) -> TypeGuard[int]:
 def is_sha256(value: object) -> TypeGuard[str]:
     """Whether ``value`` is a SHA-256 in hexadecimal digits."""
     return isinstance(value, str) and _SHA256.fullmatch(value) is not None
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    unique = dict(pairs)
-    if len(unique) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise ValueError(f"the key {key!r} occurs twice")
-            seen.add(key)
-    return unique
-
-
-def _refuse_constant(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")
-
-
-def _finite_float(digits: str) -> float:
-    value = float(digits)
-    if not isfinite(value):
-        raise ValueError(f"{digits[:20]} is too large a number")
-    return value
-
-
-def _is_deeper(value: Any, levels: int) -> bool:
-    layer = [value]
-    for _ in range(levels + 1):
-        containers = [each for each in layer if isinstance(each, (dict, list))]
-        layer = [inner for each in containers for inner in (each.values() if isinstance(each, dict) else each)]
-        if not layer:
-            return False
-    return True

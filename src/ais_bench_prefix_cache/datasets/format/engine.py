@@ -27,9 +27,8 @@ from ais_bench_prefix_cache.datasets.format.document_checks import (
     check_manifest_form,
     compare_exactly,
 )
-from ais_bench_prefix_cache.datasets.format.documents import digest_problems, open_regular, parse_json, sealed
+from ais_bench_prefix_cache.datasets.format.documents import digest_problems, open_regular, sealed
 from ais_bench_prefix_cache.datasets.format.file_records import file_records
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.kind import Content, DataSetKind, Ledger
 from ais_bench_prefix_cache.datasets.format.manifest import artifacts_section
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
@@ -37,6 +36,8 @@ from ais_bench_prefix_cache.datasets.format.rows import Free, Row, render_row
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.writing import FileSet
 from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
+from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
@@ -218,7 +219,7 @@ def _parsed_row(line: bytes, where: str, findings: Findings) -> dict[str, Any] |
     try:
         row = parse_json(line)
     except ValueError as error:
-        findings.add(Code.INVALID_JSON, where, f"it is not valid JSON: {error}")
+        findings.add(Code.INVALID_JSON, where, f"it {error}")
         return None
     if not isinstance(row, dict):
         findings.add(Code.INVALID_JSON, where, "it is not a JSON object")

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ais_bench_prefix_cache.datasets.format.documents import READ_BYTES, open_regular
-from ais_bench_prefix_cache.datasets.format.findings import Findings
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.findings import Findings
 
 
 def file_records(files: Mapping[str, Path], findings: Findings) -> dict[str, FileRecord]:

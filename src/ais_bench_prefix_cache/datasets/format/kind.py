@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ais_bench_prefix_cache.datasets.format.findings import Findings
 from ais_bench_prefix_cache.datasets.format.manifest import SCHEMA_VERSION, TOKENIZER_KEYS
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.rows import Row
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.findings import Findings
 from ais_bench_prefix_cache.scenario.model import Scenario, ScenarioRules
 
 if TYPE_CHECKING:

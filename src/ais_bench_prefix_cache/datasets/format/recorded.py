@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ais_bench_prefix_cache.datasets.format.document_checks import compare_exactly
-from ais_bench_prefix_cache.datasets.format.findings import Findings
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ScenarioError
+from ais_bench_prefix_cache.foundation.findings import Findings
 from ais_bench_prefix_cache.scenario.loading import scenario_of_document
 from ais_bench_prefix_cache.scenario.model import Scenario, ScenarioRules
 from ais_bench_prefix_cache.scenario.schema import scenario_schema

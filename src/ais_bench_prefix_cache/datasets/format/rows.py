@@ -12,9 +12,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256, open_regular, parse_json
+from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256, open_regular
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 ANSWER = "none"
 _TEXTS = json.JSONEncoder(ensure_ascii=False)
@@ -93,7 +94,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 row = parse_json(line)
             except ValueError as error:
-                raise ArtifactError.of(Code.INVALID_JSON, f"{path} line {number}", f"it is not JSON: {error}") from None
+                raise ArtifactError.of(Code.INVALID_JSON, f"{path} line {number}", f"it {error}") from None
             yield row
 
 

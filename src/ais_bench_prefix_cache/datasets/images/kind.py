@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.datasets.format.document_checks import value_in
 from ais_bench_prefix_cache.datasets.format.documents import is_count
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.kind import (
     Content,
     DataSetKind,
@@ -37,6 +36,7 @@ from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.datasets.images.image_scenarios import IMAGE_SCENARIOS
 from ais_bench_prefix_cache.datasets.images.messages import REFERENCE_KEY
 from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.foundation.names import verdict
 from ais_bench_prefix_cache.scenario.model import FixedLength, Scenario
 

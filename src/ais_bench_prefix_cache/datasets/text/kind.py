@@ -20,7 +20,6 @@ import numpy.typing as npt
 
 from ais_bench_prefix_cache.datasets.format.capacity import capacity_warnings
 from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256
-from ais_bench_prefix_cache.datasets.format.findings import Findings
 from ais_bench_prefix_cache.datasets.format.kind import (
     Content,
     DataSetKind,
@@ -49,6 +48,7 @@ from ais_bench_prefix_cache.datasets.text.prompt_set import PromptSet, WarmupPro
 from ais_bench_prefix_cache.datasets.text.recorded_lengths import with_lengths_of_rows
 from ais_bench_prefix_cache.datasets.text.request_seeds import request_random_seed
 from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.findings import Findings
 from ais_bench_prefix_cache.foundation.names import NO_RANK, PASS, group_name, verdict
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay

@@ -20,9 +20,9 @@ from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ScenarioError
 from ais_bench_prefix_cache.foundation.names import group_name
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
-from ais_bench_prefix_cache.planning.groups import assignment_column, group_counts
 from ais_bench_prefix_cache.planning.ordering import send_order
 from ais_bench_prefix_cache.planning.plan import Int64Column
+from ais_bench_prefix_cache.scenario.groups import group_counts
 from ais_bench_prefix_cache.scenario.loading import scenario_of_document
 from ais_bench_prefix_cache.scenario.model import Scenario
 
@@ -71,7 +71,7 @@ def _lengths_as_generated(scenario: Scenario, full: Path) -> tuple[dict[str, Int
     """The lengths of all rows in the order before sending, and where each group's begin and end."""
     groups, seed = scenario.prefix_cache.groups, scenario.run.random_seed
     counts = group_counts(groups.count, groups.assignment, scenario.requests.count)
-    group = assignment_column(counts)
+    group = np.repeat(np.arange(groups.count, dtype=np.int32), counts)
     strategy = scenario.prefix_cache.order
     # Equal lengths: the order by length keeps equal ones as they are, and the rows are in that order already.
     order = send_order(strategy, group, np.zeros(group.size, dtype=np.int64), RandomStream(seed, "order", strategy))

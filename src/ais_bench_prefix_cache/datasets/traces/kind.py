@@ -20,7 +20,6 @@ import numpy as np
 
 from ais_bench_prefix_cache.datasets.format.capacity import CAPACITY_WARNING, capacity_warnings
 from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256
-from ais_bench_prefix_cache.datasets.format.findings import Findings, shown
 from ais_bench_prefix_cache.datasets.format.kind import (
     Content,
     DataSetKind,
@@ -49,6 +48,7 @@ from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.datasets.traces.reading import check_block_trace, read_trace
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, block_hashes
 from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve

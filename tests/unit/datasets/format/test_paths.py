@@ -122,8 +122,7 @@ def test_damaged_and_foreign_manifests_are_passed_over_with_a_note(tmp_path: Pat
         f"passed over {newer.manifest}: the manifest has schema version '2.0'",
         f"passed over {foreign.manifest}: it was made for another run or output directory",
         f"passed over {edited.manifest}: the manifest's content is not what was written: its digest does not match",
-        f"passed over {cut.manifest}: the manifest is not valid JSON: "
-        "Unterminated string starting at: line 5 column 13 (char 95)",
+        f"passed over {cut.manifest}: the manifest is not JSON: Unterminated string starting at (line 5, column 13)",
     )
 
 

@@ -1,0 +1,30 @@
+"""What the sender saw of one formal request: the one shape that sending, comparing and reporting share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+CachedTokensState = Literal["absent", "null", "reported"]
+
+
+@dataclass(frozen=True)
+class SeenRequest:
+    """The request at ``sequence_index`` of the data set, as its sender saw it.
+
+    ``state`` says what the server's usage held for ``cached_tokens``: nothing (absent), null, or a number (reported).
+    ``prompt_tokens`` and ``completion_tokens`` are the server's own figures. ``attempts`` above 1: it was sent again.
+    Moments are seconds after the first request of the run was sent; whatever is not known is None.
+    """
+
+    sequence_index: int
+    state: CachedTokensState
+    cached_tokens: int | None = None
+    prompt_tokens: int | None = None
+    attempts: int = 1
+    success: bool = True
+    sent: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+    completion_tokens: int | None = None
+    error: str | None = None

@@ -1,0 +1,128 @@
+"""The phase ``analysis``: what was counted and seen, compared with what was planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, analyze_run, explain_unusable
+from ais_bench_prefix_cache.analysis.image_analysis import ServerUsage, analyze_image_run
+from ais_bench_prefix_cache.analysis.request_comparison import compare_requests
+from ais_bench_prefix_cache.analysis.run_facts import ResetFact, RunFacts
+from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
+from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
+from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
+from ais_bench_prefix_cache.foundation.errors import ServiceError, SnapshotError
+from ais_bench_prefix_cache.foundation.names import PASS_WITH_WARNING
+from ais_bench_prefix_cache.running.traffic import FormalTraffic
+from ais_bench_prefix_cache.running.understanding import UnderstoodServer
+from ais_bench_prefix_cache.scenario.model import Scenario
+from ais_bench_prefix_cache.service.readings import Reading
+from ais_bench_prefix_cache.service.resetting import ResetOutcome
+
+
+@dataclass(frozen=True)
+class Observations:
+    """Everything that a run saw. ``seen`` is empty where the sender kept no record of single requests."""
+
+    server: UnderstoodServer
+    reset: ResetOutcome
+    baseline: Reading
+    after: Reading
+    seen: Sequence[SeenRequest]
+
+
+def planned_queries(traffic: FormalTraffic, seen: Sequence[SeenRequest]) -> int | None:
+    """The prompt tokens by which the counters must have risen; None where nobody knows."""
+    if traffic.columns is not None:
+        return sum(traffic.columns.input_tokens)
+    return _server_usage(seen).prompt_tokens if seen else None
+
+
+def analysis_of_run(
+    scenario: Scenario,
+    data: VerifiedDataSet,
+    traffic: FormalTraffic,
+    observed: Observations,
+    runtime: Mapping[str, Any],
+    note: Callable[[str], None],
+) -> dict[str, Any]:
+    """The new content of ``analysis.json``.
+
+    Raises ServiceError where the two looks at the counters cannot be compared: they are this run's own, so that it is
+    the server's doing; ``note`` then hears what explains it.
+    """
+    service = scenario.service
+    facts = _facts(scenario, observed)
+    baseline = SnapshotTexts(observed.baseline.texts, service.metrics_urls)
+    after = SnapshotTexts(observed.after.texts, service.metrics_urls)
+    try:
+        if traffic.columns is None:
+            document = analyze_image_run(
+                previous_analysis=data.analysis,
+                baseline=baseline,
+                after=after,
+                service=service,
+                status="complete",
+                usage=_server_usage(observed.seen) if observed.seen else None,
+                runtime=runtime,
+                facts=facts,
+            )
+        else:
+            document = analyze_run(
+                manifest=data.manifest,
+                previous_analysis=data.analysis,
+                baseline=baseline,
+                after=after,
+                service=service,
+                validation=scenario.validation,
+                status="complete",
+                columns=traffic.columns,
+                requests=compare_requests(traffic.columns, observed.seen) if observed.seen else None,
+                runtime=runtime,
+                facts=facts,
+            )
+    except SnapshotError as error:
+        if traffic.columns is not None:
+            for finding in explain_unusable(
+                error,
+                manifest=data.manifest,
+                previous_analysis=data.analysis,
+                baseline=baseline,
+                after=after,
+                service=service,
+                facts=facts,
+            ):
+                note(f"finding [{finding.code}] {finding.message}\n    {finding.remedy}")
+        raise ServiceError(error.problems) from error
+    changed_corpus = corpus_warning(data.manifest)
+    if changed_corpus is not None:
+        document["warnings"].append(changed_corpus)
+        document["validation"]["status"] = PASS_WITH_WARNING
+    return document
+
+
+def _facts(scenario: Scenario, observed: Observations) -> RunFacts:
+    server, reset, seen = observed.server, observed.reset, observed.seen
+    return RunFacts(
+        reset=ResetFact(reset.accepted, attempts=reset.attempts, hits_after=reset.hits_after),
+        assumed_empty=reset.warning is not None,
+        probed_block_size=server.probed.rule.block_size,
+        dropped_blocks=server.probed.rule.dropped_blocks,
+        hybrid_warmup=scenario.service.hybrid_warmup,
+        retried_requests=sum(row.attempts > 1 for row in seen) if seen else None,
+        failed_requests=sum(not row.success for row in seen) if seen else None,
+        aisbench_warmups=_aisbench_warmups(scenario.aisbench.extra_args),
+        engine_label_map=server.engine_label_map,
+    )
+
+
+def _aisbench_warmups(extra_args: Mapping[str, Any]) -> int | None:
+    """AISBench's own warm-up requests: one unless it is told otherwise."""
+    value = extra_args.get("--num-warmups", 1)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _server_usage(seen: Sequence[SeenRequest]) -> ServerUsage:
+    return ServerUsage.of((row.prompt_tokens, row.cached_tokens) for row in seen)
