@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.datasets.format.documents import (
     DIGEST_KEY,
-    canonical_sha256,
     digest_problems,
     is_count,
     is_sha256,
@@ -21,6 +20,7 @@ from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.findings import Findings, shown
+from ais_bench_prefix_cache.foundation.strict_json import canonical_sha256
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.format.kind import DataSetKind

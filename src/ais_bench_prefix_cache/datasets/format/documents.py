@@ -7,7 +7,6 @@ number and an added space alike.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -18,21 +17,11 @@ from typing import Any, BinaryIO, TypeGuard
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
-from ais_bench_prefix_cache.foundation.strict_json import JsonError, parse_json
+from ais_bench_prefix_cache.foundation.strict_json import JsonError, canonical_sha256, parse_json
 
 DIGEST_KEY = "content_sha256"
 READ_BYTES = 1 << 20
 _SHA256 = re.compile("[0-9a-f]{64}")
-
-
-def canonical_json(value: Any) -> bytes:
-    """``value`` as UTF-8 JSON with sorted keys and no spaces: the form that digests are taken of."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
-
-
-def canonical_sha256(value: Any) -> str:
-    """SHA-256, in hex, of :func:`canonical_json`."""
-    return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
 def content_sha256(document: Mapping[str, Any]) -> str:
@@ -90,7 +79,7 @@ def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:
     if not isinstance(document, dict):
         raise ArtifactError.of(Code.INVALID_JSON, str(path), f"the {what} is not a JSON object")
     try:
-        canonical_json(document)
+        canonical_sha256(document)
     except UnicodeEncodeError:
         raise ArtifactError.of(Code.INVALID_JSON, str(path), f"the {what} holds half of a character") from None
     return document, content

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ais_bench_prefix_cache import __version__
-from ais_bench_prefix_cache.datasets.format.documents import canonical_sha256, digest_problems, read_document, sealed
+from ais_bench_prefix_cache.datasets.format.documents import digest_problems, read_document, sealed
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.foundation.strict_json import canonical_sha256
 from ais_bench_prefix_cache.scenario.model import Scenario
 
 SCHEMA_VERSION = "1.0"
