@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from tests.doubles.metric_texts import engine, vllm_text
 from tests.doubles.scenarios import scenario_file
+from tests.doubles.text_data_sets import write_prompts
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.writing import claimed
 from ais_bench_prefix_cache.datasets.kinds import verify_data_set
-from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
 from ais_bench_prefix_cache.datasets.text.prompt_set import BuiltPrompt, CanonicalPrefix, WarmupPrompt
 from ais_bench_prefix_cache.planning.plan import Plan
 from ais_bench_prefix_cache.planning.planner import plan_scenario
@@ -85,15 +85,7 @@ def data_set(tmp_path: Path) -> RunPaths:
         "special_token_ids": [0],
         "fingerprint_sha256": digest("t"),
     }
-    write_data_set(
-        scenario,
-        paths,
-        plan=plan,
-        prompts=NamedPrompts(plan),
-        corpus_sha256=digest("c"),
-        tokenizer=tokenizer,
-        replace=False,
-    )
+    write_prompts(scenario, paths, plan, NamedPrompts(plan), digest("c"), tokenizer)
     return paths
 
 

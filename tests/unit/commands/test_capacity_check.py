@@ -127,5 +127,5 @@ def test_prepare_warns_as_well(
         write_document(analysis_path, sealed(forged))
         capsys.readouterr()
         assert main(validate) == 2
-        assert "warnings about kv_cache_blocks" in capsys.readouterr().err
+        assert ".analysis.json: warnings" in capsys.readouterr().err
     assert manifest["status"] == "prepared"
