@@ -48,6 +48,8 @@ def test_what_the_text_names_exists(architecture: str, project_root: Path) -> No
     assert len(named) > 100
     for module, attribute in named:
         path = source / f"{module}.py"
-        assert path.is_file() or (source / module).is_dir() or (attribute and (source / f"{module}.{attribute}").is_file()), module
+        assert (
+            path.is_file() or (source / module).is_dir() or (attribute and (source / f"{module}.{attribute}").is_file())
+        ), module
         if attribute and attribute != "py" and path.is_file():
             assert re.search(rf"^(def|class) {attribute}\b", path.read_text(encoding="utf-8"), re.MULTILINE), attribute
