@@ -321,7 +321,7 @@ def test_an_error_while_warming_names_group_and_rank() -> None:
     service.override = lambda request: httpx.Response(500, text="boom") if request.method == "POST" else None
     plan = PLAN[3:4]
     assert failures(lambda: warm_and_prove(client, reader, plan, probed.rank_of_engine, probed.rule)) == [
-        f"[SERVER_ERROR] {URL}/v1/completions: warm-up of group-1 on rank 1: answered 500: boom"
+        f"[SERVER_ERROR] {URL}/v1/completions: warm-up of group-1: rank 1: answered 500: boom"
     ]
 
 
