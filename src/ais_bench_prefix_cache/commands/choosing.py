@@ -67,7 +67,7 @@ def _manifest(path: Path) -> Path:
         raise ArtifactError.of(
             Code.WRONG_KIND,
             str(path),
-            "this belongs to a run, not to a data set",
+            "this is a file of a run, not a manifest",
             hint=f"Name it with --run {run.path}.",
         )
     if not path.name.endswith(MANIFEST_SUFFIX) and _looks_like_a_scenario(path):

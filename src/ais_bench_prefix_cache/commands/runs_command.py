@@ -10,6 +10,7 @@ from ais_bench_prefix_cache.commands.console import note, print_json
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory, RunPaths
 from ais_bench_prefix_cache.foundation.errors import EXIT_OK, ArtifactError
 from ais_bench_prefix_cache.foundation.grid_table import render_grid
+from ais_bench_prefix_cache.scenario.identity import data_sha256
 
 DESCRIPTION = (
     "List every run of the data sets that were prepared beside the Scenario's run.output_dir, oldest first: when, how "
@@ -45,12 +46,14 @@ def execute(arguments: argparse.Namespace) -> int:
 def run_entry(run: RunDirectory, data_set: RunPaths) -> dict[str, Any]:
     """What is said of one run; null for what it did not leave."""
     record, config, analysis = (_document(path) for path in (run.record, run.config, run.analysis))
+    mode = _document(data_set.manifest).get("benchmark_mode", "text")
     model = config.get("aisbench", {}).get("model", {})
     actual = analysis.get("actual", {})
     return {
         "run": run.name,
         "directory": str(run.path),
         "data_set": data_set.run_id,
+        "data_sha256": data_sha256(config, mode) if config else None,
         "status": record.get("status"),
         "phase": record.get("phase"),
         "labels": record.get("labels", {}),
@@ -63,7 +66,7 @@ def run_entry(run: RunDirectory, data_set: RunPaths) -> dict[str, Any]:
 
 def runs_table(runs: list[dict[str, Any]]) -> str:
     """The list in 80 columns."""
-    header = ("Run", "Status", "Concurrency", "Theory", "Counted", "Labels")
+    header = ("Run", "Status", "Batch", "Theory", "Counted", "Labels")
     rows = [
         (
             run["run"],
