@@ -31,6 +31,8 @@ _MOST_ATTEMPTS = 6
 _EXTRA_PROBE_BLOCKS = (4, 7, 11, 19, 37, 67)
 _LONG_PROBE_TOKENS = (2_200, 4_400, 8_800, 17_600, 35_200)
 """Tried one after another where nothing shorter hits: some servers cache in steps of 16,384 tokens."""
+_SURELY_FITS = 0.9
+"""Of a model's length: a text made for so many tokens may have a few more."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +291,10 @@ def _rule_of_server(
 
     def observe(length: int) -> None:
         nonlocal before
-        prompt = probe_text(nonce(), dp_rank, _characters(length, characters_per_token, most_tokens))
+        characters = _characters(length, characters_per_token, most_tokens)
+        if most_tokens is not None and length <= _SURELY_FITS * most_tokens:
+            characters = round(length * characters_per_token)  # measured by now, no guess
+        prompt = probe_text(nonce(), dp_rank, characters)
         before, engine, *_ = _send(client, reader, before, prompt, dp_rank, None)
         before, _engine, more_tokens, more_hits = _send(client, reader, before, prompt, dp_rank, engine)
         observations.append((more_tokens, more_hits))
@@ -297,7 +302,7 @@ def _rule_of_server(
     for blocks in _EXTRA_PROBE_BLOCKS:
         observe(blocks * block_size)
     for length in _LONG_PROBE_TOKENS:
-        if any(hit for _, hit in observations) or most_tokens is None or length > most_tokens:
+        if any(hit for _, hit in observations) or most_tokens is None or length > _SURELY_FITS * most_tokens:
             break
         observe(length)
     rules = rules_that_explain(observations, block_size)
