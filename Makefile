@@ -66,8 +66,13 @@ WITHOUT_AISBENCH := -m "not aisbench and not real" tests/unit tests/golden tests
 	.venv-oldest/bin/python -m pip install -q --disable-pip-version-check -c tests/versions/oldest.txt -e '.[dev]'
 	touch $@
 
+# A model class that transformers 4.51 does not know (kv names the keys then), and a message that it words otherwise.
+OF_NEWER_TRANSFORMERS := \
+	--deselect "tests/unit/calculators/test_model_config.py::test_a_public_model[OLMo-Hybrid-7B]" \
+	--deselect tests/unit/exact_text/test_tokenizer.py::test_the_package_that_a_sentencepiece_model_needs_is_named
+
 test-oldest: .venv-oldest/.installed
-	.venv-oldest/bin/python -m pytest -q -n 2 $(WITHOUT_AISBENCH)
+	.venv-oldest/bin/python -m pytest -q -n 2 $(WITHOUT_AISBENCH) $(OF_NEWER_TRANSFORMERS)
 
 .venv-newest/.installed: pyproject.toml
 	$(NEWEST) -m venv .venv-newest
