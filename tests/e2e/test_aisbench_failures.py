@@ -96,7 +96,7 @@ def test_a_retry_is_a_retry(fake_server, prepare_rows, make_answer, retries):
     rows = [{"question": f"{index} text"} for index in range(8)]
     job = prepare_rows(rows, fake_server.url, retry=retries)
     if retries:
-        usage = load_request_usage(run_aisbench(job).usage_path)
+        usage = load_request_usage(run_aisbench(job).usage_path).requests
         assert [row.attempts for row in usage] == [1, 1, 1, 1, 1, 2, 1, 1]
     else:
         with pytest.raises(AISBenchError, match="1 of 8 requests failed"):

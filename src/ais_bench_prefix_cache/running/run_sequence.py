@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult, job_from_scenario
-from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
+from ais_bench_prefix_cache.aisbench.request_usage import SentRequests, load_request_usage
 from ais_bench_prefix_cache.counters.snapshot import parse_kv_cache_usage
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
@@ -82,9 +82,9 @@ def run_benchmark(
             baseline = _baseline(server)
         with phases.enter("formal"):
             result, kv_cache_polling = _send(sender, job, server, bar)
-            seen = [] if result.usage_path is None else load_request_usage(result.usage_path)
+            sent = SentRequests() if result.usage_path is None else load_request_usage(result.usage_path)
         with phases.enter("after"):
-            after = _after(server, baseline, planned_queries(traffic, seen), phases)
+            after = _after(server, baseline, planned_queries(traffic, sent.requests), phases)
         with phases.enter("analysis"):
             runtime = {
                 "precheck": server.facts,
@@ -95,7 +95,7 @@ def run_benchmark(
                 "kv_cache_polling": kv_cache_polling,
                 "phases": phases.records,
             }
-            observed = Observations(server, reset, baseline, after, seen)
+            observed = Observations(server, reset, baseline, after, sent.requests)
             document = analysis_of_run(scenario, data, traffic, observed, runtime, phases.note)
             analysis = update_analysis(data.paths.analysis, document)
     return RunOutcome(analysis, data.paths.analysis, result)

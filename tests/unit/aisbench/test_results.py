@@ -120,7 +120,7 @@ def _observe(usage):
     observation.begin_attempt()
     observation.usage = usage
     observation.end(success=True, error=None)
-    return observation.to_row(time_origin=0.0)
+    return observation.to_row(due=None)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def _observe(usage):
 def test_absent_null_and_zero_cached_tokens_survive_the_file(usage, state, cached, tmp_path):
     path = tmp_path / "d_usage.jsonl"
     path.write_text(json.dumps(_observe(usage)) + "\n", encoding="utf-8")
-    (row,) = load_request_usage(path)
+    (row,) = load_request_usage(path).requests
     assert (row.state, row.cached_tokens) == (state, cached)
     assert row.prompt_tokens == (None if usage is None else 5)
     assert (row.sequence_index, row.attempts, row.success, row.error) == (7, 1, True, None)
@@ -155,8 +155,8 @@ def test_only_the_first_token_of_an_answer_counts_and_every_chunk_is_a_sign_of_l
     observation.see_chunk(has_token=True)
     observation.end(success=False, error="")
     path = tmp_path / "d_usage.jsonl"
-    path.write_text(json.dumps(observation.to_row(time_origin=0.0)) + "\n", encoding="utf-8")
-    (row,) = load_request_usage(path)
+    path.write_text(json.dumps(observation.to_row(due=None)) + "\n", encoding="utf-8")
+    (row,) = load_request_usage(path).requests
     assert (row.sent, row.first_token, row.finished, row.error) == (0.0, 1.0, 2.0, "unknown error")
     assert (len(tokens), len(signs)) == (1, 4)
 
@@ -165,7 +165,7 @@ def test_rows_come_in_send_order_and_damage_is_named(tmp_path):
     path = tmp_path / "d_usage.jsonl"
     rows = [{**_observe(None), "sequence_index": index} for index in (2, 0, 1)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    assert [row.sequence_index for row in load_request_usage(path)] == [0, 1, 2]
+    assert [row.sequence_index for row in load_request_usage(path).requests] == [0, 1, 2]
     path.write_text(json.dumps(rows[0]) + "\n{}\n", encoding="utf-8")
     with pytest.raises(AISBenchError) as caught:
         load_request_usage(path)
