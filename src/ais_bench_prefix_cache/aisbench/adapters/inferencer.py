@@ -30,7 +30,7 @@ _LOOKAHEAD_REQUESTS = 16_384
 _FINISHED_TASKS_KEPT = 4_096
 _SECONDS_BETWEEN_CONTACTS = 1.0
 _ROWS_A_COMMIT = 4_096
-"""AISBench commits to its database every ``batch_size / 10`` rows; at small batch sizes that lags behind the answers."""
+"""AISBench itself commits to its database every ``batch_size / 10`` rows, which lags behind at small batch sizes."""
 _SECONDS_A_TOKEN = 2.0
 """Slower than any server that is worth measuring."""
 
@@ -208,7 +208,7 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
 
 
 class _CountedAtOnce:
-    """In place of the queue of a status counter: what would be put into it is counted, so that no thread must listen."""
+    """In place of a status counter's queue: what would be put into it is counted, so that no thread must listen."""
 
     def __init__(self, counter: Any) -> None:
         self._counter = counter
