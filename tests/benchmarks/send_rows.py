@@ -69,8 +69,12 @@ def job(directory: Path, port: int, requests: int, words: int, batch_size: int, 
     except ImportError:  # 571271d
         common |= {"full_path": rows, "request_count": requests}
     else:
-        index = RequestIndex.of_file(rows, "max_tokens")
-        common |= {"rows_path": rows, "index": index, "template_path": TEXT_TEMPLATE, "config": config}
+        common |= {
+            "rows_path": rows,
+            "index": RequestIndex.of_file(rows, "max_tokens"),
+            "template_path": TEXT_TEMPLATE,
+            "config": config,
+        }
     return AISBenchJob(**common)
 
 

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from ais_bench_prefix_cache.scenario import schema_problems
 from ais_bench_prefix_cache.scenario.schema import scenario_schema
 
-STRUCTURE = {"$schema", "$id", "$defs", "$ref", "title", "description", "default", "x-ours", "x-allowed"}
+STRUCTURE = {"$schema", "$id", "$defs", "$ref", "title", "description", "default", "x-ours", "x-allowed", "x-path"}
 STRUCTURE |= {"properties", "patternProperties", "items", "oneOf"}
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import httpx
 
+from ais_bench_prefix_cache.counters.reader import EngineCounters
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
-from ais_bench_prefix_cache.service.counters import Counter, EngineId, Reading
+from ais_bench_prefix_cache.service.readings import EngineId, Reading
 
 URL = "http://service.test:8000"
 
@@ -71,7 +72,7 @@ class FakeService:
         counters = {}
         for line in texts[0].splitlines()[1:]:
             label, queries, hits = line.split()
-            counters[EngineId(0, label)] = Counter(int(queries), int(hits))
+            counters[EngineId(0, label)] = EngineCounters(int(queries), int(hits))
         return Reading(tuple(texts), counters)
 
     def _answer(self, request: httpx.Request) -> httpx.Response:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
+
+from ais_bench_prefix_cache.counters.ranks import MetricsSnapshot, read_snapshot
 
 CONFIG = {
     "block_size": "16",
@@ -43,3 +46,8 @@ def vllm_text(
 def engine(queries: int, hits: int, **more: float) -> dict[str, float]:
     """The two counters, and what else is named (``num_preemptions=3``)."""
     return {"prefix_cache_queries": queries, "prefix_cache_hits": hits, **more}
+
+
+def snapshot(*texts: str, dp_size: int = 1, **settings: Any) -> MetricsSnapshot:
+    """:func:`read_snapshot` of one text, or of one a port."""
+    return read_snapshot(texts, dp_size=dp_size, **settings)

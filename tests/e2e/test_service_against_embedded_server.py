@@ -16,9 +16,9 @@ from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.running import running_server
 from ais_bench_prefix_cache.service.block_inference import BlockRule
 from ais_bench_prefix_cache.service.client import ServiceClient
-from ais_bench_prefix_cache.service.engine_readings import engine_facts, reading_parser
 from ais_bench_prefix_cache.service.preflight import SamplePrompt, Workload, check_engines, check_inference
 from ais_bench_prefix_cache.service.probing import ProbedRanks, probe_ranks
+from ais_bench_prefix_cache.service.readings import cache_configs, read_metrics, reading_parser
 from ais_bench_prefix_cache.service.resetting import ResetOutcome, empty_the_caches
 from ais_bench_prefix_cache.service.scraping import CounterReader
 from ais_bench_prefix_cache.service.warming import WarmedEntry, WarmupEntry, warm_and_prove
@@ -163,14 +163,15 @@ def workload(encode: Callable[[str], list[int]], **changes: Any) -> Workload:
 
 def preflight(service: Connected, asked: Workload, encode: Callable[[str], list[int]]) -> list[str]:
     codes = []
+    told = cache_configs(read_metrics(service.client.config, service.client.scrape()))
     for check in (
         lambda: check_inference(service.client, asked, encode),
-        lambda: check_engines(service.client, asked, engine_facts(service.client.config, service.client.scrape())),
+        lambda: check_engines(service.client, asked, told),
     ):
         try:
             check()
         except ServiceError as error:
-            codes += [problem.code for problem in error.problems]
+            codes += [problem.code.name for problem in error.problems]
     return codes
 
 

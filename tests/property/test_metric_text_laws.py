@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, generate_latest
-from tests.doubles.metric_texts import engine, vllm_text
+from tests.doubles.metric_texts import engine, snapshot, vllm_text
 
 from ais_bench_prefix_cache.counters.difference import difference
 from ais_bench_prefix_cache.counters.exposition import decode_exposition, parse_exposition
-from ais_bench_prefix_cache.counters.snapshot import parse_kv_cache_usage, parse_snapshot, parse_snapshots
+from ais_bench_prefix_cache.counters.ranks import read_kv_cache_usage
 from ais_bench_prefix_cache.foundation.errors import SnapshotError
 
 TEXTS = sorted((Path(__file__).parent.parent / "data" / "prom").iterdir())
@@ -41,9 +41,9 @@ PIECES = [
 def read_or_refuse(text: str, dp_size: int) -> None:
     """Anything but a SnapshotError would fail the test."""
     for read in (
-        lambda: parse_snapshot(text, dp_size=dp_size),
-        lambda: parse_snapshots([text, text], dp_size=dp_size),
-        lambda: parse_kv_cache_usage([text], dp_size=dp_size),
+        lambda: snapshot(text, dp_size=dp_size),
+        lambda: snapshot(text, text, dp_size=dp_size),
+        lambda: read_kv_cache_usage([text], dp_size=dp_size),
     ):
         try:
             read()
@@ -98,7 +98,7 @@ def test_what_prometheus_client_writes_is_read_back(labels: list[str], values: l
     counter = Counter("c", "help", ["engine"], registry=registry)
     for label, value in zip(labels, values, strict=False):
         counter.labels(label).inc(value)
-    samples = parse_exposition(generate_latest(registry).decode(), {"c_total"}, "t").samples["c_total"]
+    samples = parse_exposition(generate_latest(registry).decode(), {"c_total"}.__contains__, "t").samples["c_total"]
     assert {s.labels["engine"]: s.value for s in samples} == dict(zip(labels, map(float, values), strict=False))
 
 
@@ -112,7 +112,7 @@ def test_differences_add_up(steps: list[list[tuple[int, int]]]) -> None:
     looks = [[(5, 1), (7, 0)]]
     for step in steps:
         looks.append([(q + dq, h + dh) for (q, h), (dq, dh) in zip(looks[-1], step, strict=True)])
-    snapshots = [parse_snapshot(vllm_text(*(engine(*c) for c in look)), dp_size=2) for look in looks]
+    snapshots = [snapshot(vllm_text(*(engine(*c) for c in look)), dp_size=2) for look in looks]
     moved = [any(queries for queries, _ in step) for step in steps]
     if not all(moved):
         quiet = moved.index(False)

@@ -1,40 +1,45 @@
-"""The new content of ``analysis.json``: one function for ``run`` and ``analyze``, on the same two texts."""
+"""The new content of ``analysis.json``: one way for ``run`` and ``analyze``, on the same two texts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest, predict_hits
 from ais_bench_prefix_cache.analysis.comparison import compare
-from ais_bench_prefix_cache.analysis.diagnosis import Evidence, Finding, diagnose
+from ais_bench_prefix_cache.analysis.diagnosis import traffic
+from ais_bench_prefix_cache.analysis.diagnosis.diagnose import diagnose
+from ais_bench_prefix_cache.analysis.diagnosis.evidence import Evidence, Finding
 from ais_bench_prefix_cache.analysis.planned_traffic import PlannedTraffic, RequestColumns
 from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison
 from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY, CachePrediction, RunFacts
-from ais_bench_prefix_cache.counters.difference import difference
-from ais_bench_prefix_cache.counters.snapshot import MetricsSnapshot, parse_snapshots
+from ais_bench_prefix_cache.counters.difference import CounterDelta, difference
+from ais_bench_prefix_cache.counters.ranks import MetricsSnapshot, read_snapshot
 from ais_bench_prefix_cache.foundation.codes import Code
-from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
+from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem, SnapshotError
 from ais_bench_prefix_cache.foundation.names import verdict
 from ais_bench_prefix_cache.scenario.model import ServiceConfig, ValidationConfig
 
-PLANNING_WARNINGS = frozenset(
-    {Code.TARGET_UNREACHABLE, Code.TARGET_DEVIATION, Code.TRAJECTORY_BEST_EFFORT, Code.CACHE_TOO_SMALL}
-)
-"""Warnings of the data set itself: they stay; every other warning is made anew."""
+USAGE_KEY = "server_usage"
+REQUESTS_KEY = "requests"
 
-_TRAFFIC_FINDINGS = frozenset(
+_MADE_ANEW = frozenset({"content_sha256", "findings", REQUESTS_KEY, USAGE_KEY})
+_WARNINGS_OF_THE_DATA_SET = frozenset(
     {
-        Code.TOKENS_ADDED,
-        Code.TOKENS_MISSING,
-        Code.TOKENIZER_DIFFERS,
-        Code.REQUESTS_MISSING,
-        Code.AISBENCH_WARMUPS,
-        Code.RETRIES,
-        Code.FOREIGN_TRAFFIC,
-        Code.CACHE_BYPASSED,
+        Code.TARGET_UNREACHABLE,
+        Code.TARGET_DEVIATION,
+        Code.TRAJECTORY_BEST_EFFORT,
+        Code.CACHE_TOO_SMALL,
+        Code.DAMAGED_IMAGES,
+        Code.DAMAGED_PARQUET_FILES,
+        Code.IMAGE_COLUMN_TYPE,
     }
 )
+"""They stay; every other warning is made anew."""
+
+Status = Literal["complete", "analyzed"]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,58 @@ class SnapshotTexts:
     names: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class KnownRun:
+    """What is known of a run besides the counters.
+
+    ``runtime`` is the section of that name, ``facts`` are also kept in it, ``per_request`` is what the responses said
+    (``analysis.requests`` of text, ``analysis.server_usage`` of images).
+    """
+
+    runtime: Mapping[str, Any]
+    facts: RunFacts
+    per_request: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of_analysis(cls, analysis: Mapping[str, Any]) -> KnownRun:
+        """What an earlier run left in its analysis; nothing where there was none.
+
+        Raises:
+            ArtifactError: the facts in it are none that a run writes.
+        """
+        runtime = analysis.get("runtime", {})
+        facts = restored(RunFacts.from_json, runtime.get(FACTS_KEY, {}), f"runtime.{FACTS_KEY}")
+        return cls(runtime, facts, analysis.get(REQUESTS_KEY, analysis.get(USAGE_KEY)))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Two looks at the counters, read and subtracted."""
+
+    baseline: MetricsSnapshot
+    after: MetricsSnapshot
+    delta: CounterDelta
+    texts: tuple[SnapshotTexts, SnapshotTexts]
+
+
+def measure(baseline: SnapshotTexts, after: SnapshotTexts, service: ServiceConfig, facts: RunFacts) -> Measured:
+    """Read both looks and subtract them.
+
+    Raises:
+        SnapshotError: the problems of both texts at once, or because they cannot be compared.
+    """
+    problems: list[Problem] = []
+    read = []
+    for look in (baseline, after):
+        try:
+            read.append(_read(look, service, facts))
+        except SnapshotError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise SnapshotError(problems)
+    return Measured(read[0], read[1], difference(read[0], read[1]), (baseline, after))
+
+
 def analyze_run(
     *,
     manifest: Mapping[str, Any],
@@ -53,7 +110,7 @@ def analyze_run(
     after: SnapshotTexts,
     service: ServiceConfig,
     validation: ValidationConfig,
-    status: Literal["complete", "analyzed"],
+    status: Status,
     columns: RequestColumns | None = None,
     requests: RequestComparison | None = None,
     runtime: Mapping[str, Any] | None = None,
@@ -64,55 +121,97 @@ def analyze_run(
     ``run`` hands in its ``runtime``, its ``facts`` and the comparison of its ``requests``; ``analyze`` leaves them out,
     and what an earlier run left in ``previous_analysis`` is kept. Warnings and findings are made from scratch.
 
-    Raises SnapshotError where the texts cannot be compared; :func:`explain_unusable` then says why.
+    Raises:
+        SnapshotError: the texts cannot be compared; :func:`explain_unusable` then says why.
+        ArtifactError: ``previous_analysis`` holds what no run writes.
     """
-    kept_runtime = dict(previous_analysis.get("runtime", {})) if runtime is None else dict(runtime)
-    facts = RunFacts.from_json(kept_runtime.get(FACTS_KEY, {})) if facts is None else facts
-    if requests is None and runtime is None and "requests" in previous_analysis:
-        requests = RequestComparison.from_json(previous_analysis["requests"])
-    kept_facts = facts
+    known = known_run(previous_analysis, runtime, facts)
+    if requests is None and known.per_request is not None:
+        requests = restored(RequestComparison.from_json, known.per_request, REQUESTS_KEY)
     planned = PlannedTraffic.from_documents(manifest, previous_analysis, columns)
-    early, late = parse_both(baseline, after, service, facts)
-    delta = difference(early, late)
-    if facts.cache_prediction is None and delta.hits < planned.hit_tokens and columns is not None:
-        facts = replace(facts, cache_prediction=_prediction(manifest, columns, planned, late, service))
-    comparison = compare(planned, delta, validation)
-    findings = diagnose(Evidence(planned, early, late, delta, requests=requests, facts=facts))
+    measured = measure(baseline, after, service, known.facts)
+    delta, facts = measured.delta, known.facts
+    if facts.cache_prediction is None and delta.hits < planned.tokens.shared and columns is not None:
+        facts = replace(facts, cache_prediction=_prediction(manifest, columns, planned, measured.after, service))
+    comparison = compare(planned, delta, measured.after, validation)
+    findings = diagnose(Evidence(planned, measured.baseline, measured.after, delta, requests=requests, facts=facts))
+    results = {
+        "actual": dict(comparison.actual),
+        "theory_actual_difference_pp": comparison.absolute_difference_pp,
+        "theory_actual_signed_difference_pp": comparison.signed_difference_pp,
+        "theory_actual_absolute_difference_pp": comparison.absolute_difference_pp,
+    }
+    if requests is not None:
+        results[REQUESTS_KEY] = requests.as_json(delta.hits)
+    warnings = [_with_suggestions(warning, findings) for warning in comparison.warnings]
+    return finish_document(previous_analysis, status, known, measured, results, warnings, findings)
 
-    actual_warnings = [_with_suggestions(warning, findings) for warning in comparison.warnings]
-    warnings = [dict(w) for w in previous_analysis.get("warnings", ()) if w.get("code") in PLANNING_WARNINGS]
-    if facts.assumed_empty:
-        warnings.append(
+
+def known_run(
+    previous_analysis: Mapping[str, Any], runtime: Mapping[str, Any] | None, facts: RunFacts | None
+) -> KnownRun:
+    """What ``run`` hands in, or what an earlier one left where it hands in nothing."""
+    previous = KnownRun.of_analysis(previous_analysis)
+    if runtime is not None:
+        return KnownRun(runtime, facts or RunFacts())
+    return previous if facts is None else replace(previous, facts=facts)
+
+
+def restored(build: Callable[[Mapping[str, Any]], _T], section: Mapping[str, Any], name: str) -> _T:
+    """A record that a run wrote into its analysis.
+
+    Raises:
+        ArtifactError: the section is none that a run writes.
+    """
+    try:
+        return build(section)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ArtifactError.of(
+            Code.ANALYSIS_DAMAGED,
+            f"analysis.json: {name}",
+            "it is not what a run writes there",
+            hint="Run it again, which writes the section anew.",
+        ) from None
+
+
+def finish_document(
+    previous_analysis: Mapping[str, Any],
+    status: Status,
+    known: KnownRun,
+    measured: Measured,
+    results: Mapping[str, Any],
+    warnings: Sequence[Mapping[str, Any]],
+    findings: Sequence[Finding],
+) -> dict[str, Any]:
+    """``previous_analysis`` with what was measured. ``warnings`` are those of the comparison with the counters."""
+    kept = [dict(w) for w in previous_analysis.get("warnings", ()) if w.get("code") in _WARNINGS_OF_THE_DATA_SET]
+    if known.facts.assumed_empty:
+        kept.append(
             {
                 "code": Code.ASSUME_EMPTY_CACHE.value,
                 "message": "the prefix cache was not reset; it was assumed to be empty (service.assume_empty_cache)",
             }
         )
-    warnings += actual_warnings
-    document = {
-        key: value for key, value in previous_analysis.items() if key not in ("content_sha256", "requests", "findings")
+    all_warnings = [*kept, *warnings]
+    document = {key: value for key, value in previous_analysis.items() if key not in _MADE_ANEW}
+    return {
+        **document,
+        "status": status,
+        "validation": {
+            **previous_analysis["validation"],
+            "status": verdict(all_warnings),
+            "actual_status": verdict(warnings),
+        },
+        "warnings": all_warnings,
+        "runtime": {
+            **known.runtime,
+            FACTS_KEY: known.facts.as_json(),
+            "metrics_baseline": _snapshot_section(measured.baseline, measured.texts[0]),
+            "metrics_after": _snapshot_section(measured.after, measured.texts[1]),
+        },
+        **results,
+        "findings": [finding.as_json() for finding in findings],
     }
-    document["status"] = status
-    document["validation"] = {
-        **previous_analysis["validation"],
-        "status": verdict(warnings),
-        "actual_status": verdict(actual_warnings),
-    }
-    document["warnings"] = warnings
-    document["runtime"] = {
-        **kept_runtime,
-        FACTS_KEY: kept_facts.as_json(),
-        "metrics_baseline": snapshot_section(early, baseline),
-        "metrics_after": snapshot_section(late, after),
-    }
-    document["actual"] = dict(comparison.actual)
-    document["theory_actual_difference_pp"] = comparison.absolute_difference_pp
-    document["theory_actual_signed_difference_pp"] = comparison.signed_difference_pp
-    document["theory_actual_absolute_difference_pp"] = comparison.absolute_difference_pp
-    if requests is not None:
-        document["requests"] = requests.as_json(delta.hits)
-    document["findings"] = [finding.as_json() for finding in findings]
-    return document
 
 
 def explain_unusable(
@@ -127,41 +226,25 @@ def explain_unusable(
 ) -> list[Finding]:
     """The findings of two looks that :func:`analyze_run` refused with ``error``."""
     if facts is None:
-        facts = RunFacts.from_json(previous_analysis.get("runtime", {}).get(FACTS_KEY, {}))
-    parsed: list[MetricsSnapshot | None] = []
-    for looks in (baseline, after):
+        facts = KnownRun.of_analysis(previous_analysis).facts
+    read: list[MetricsSnapshot | None] = []
+    for look in (baseline, after):
         try:
-            parsed.append(_parse(looks, service, facts))
+            read.append(_read(look, service, facts))
         except SnapshotError:
-            parsed.append(None)
+            read.append(None)
     planned = PlannedTraffic.from_documents(manifest, previous_analysis)
-    return diagnose(Evidence(planned, parsed[0], parsed[1], problems=error.problems, facts=facts))
+    return diagnose(Evidence(planned, read[0], read[1], problems=error.problems, facts=facts))
 
 
-def parse_both(
-    baseline: SnapshotTexts, after: SnapshotTexts, service: ServiceConfig, facts: RunFacts
-) -> tuple[MetricsSnapshot, MetricsSnapshot]:
-    """Both looks; the problems of both at once."""
-    problems: list[Problem] = []
-    parsed = []
-    for looks in (baseline, after):
-        try:
-            parsed.append(_parse(looks, service, facts))
-        except SnapshotError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise SnapshotError(problems)
-    return parsed[0], parsed[1]
-
-
-def _parse(looks: SnapshotTexts, service: ServiceConfig, facts: RunFacts) -> MetricsSnapshot:
-    return parse_snapshots(
-        looks.texts,
+def _read(look: SnapshotTexts, service: ServiceConfig, facts: RunFacts) -> MetricsSnapshot:
+    return read_snapshot(
+        look.texts,
         dp_size=service.dp_size,
         engine_label_map={**facts.engine_label_map, **service.engine_label_map},
         model=service.model,
         engine=service.engine,
-        where=looks.names,
+        where=look.names,
     )
 
 
@@ -173,10 +256,7 @@ def _prediction(
     service: ServiceConfig,
 ) -> CachePrediction | None:
     """What a cache of the size that the server (or ``service.kv_cache_blocks``) tells would have hit; None without."""
-    # Only here: the block pool's module brings numpy along, which reading two texts does not need.
-    from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest, predict_hits
-
-    configs = [c.config for c in snapshot.by_rank.values() if c.config is not None]
+    configs = [engine.config for engine in snapshot.by_rank.values() if engine.config is not None]
     sizes = {config.kv_cache_size_tokens for config in configs}
     capacity = sizes.pop() if len(sizes) == 1 else None
     if service.kv_cache_blocks is not None:
@@ -196,7 +276,7 @@ def _with_suggestions(warning: dict[str, Any], findings: Sequence[Finding]) -> d
     """QUERIES_MISMATCH says what the difference suggests."""
     if warning["code"] != Code.QUERIES_MISMATCH:
         return warning
-    reasons = [finding for finding in findings if finding.code in _TRAFFIC_FINDINGS]
+    reasons = [finding for finding in findings if finding.code in traffic.CODES]
     suggested = "; ".join(finding.message for finding in reasons)
     return {
         **warning,
@@ -205,21 +285,22 @@ def _with_suggestions(warning: dict[str, Any], findings: Sequence[Finding]) -> d
     }
 
 
-def snapshot_section(snapshot: MetricsSnapshot, looks: SnapshotTexts) -> dict[str, Any]:
+def _snapshot_section(snapshot: MetricsSnapshot, look: SnapshotTexts) -> dict[str, Any]:
     """``runtime.metrics_baseline`` and ``metrics_after``. Several ports: ``raw_prometheus`` is a list of texts."""
     return {
         "server": snapshot.family,
         "queries_metric": snapshot.queries_metric,
         "hits_metric": snapshot.hits_metric,
         "unit": snapshot.unit,
+        **({"notes": list(snapshot.notes)} if snapshot.notes else {}),
         "by_dp": {
             "all" if snapshot.whole_server else str(rank): {
-                "engine": counters.engine,
-                "queries": counters.queries,
-                "hits": counters.hits,
-                "kv_cache_usage": counters.kv_cache_usage,
+                "engine": engine.label,
+                "queries": engine.counters.queries,
+                "hits": engine.counters.hits,
+                "kv_cache_usage": engine.kv_cache_usage,
             }
-            for rank, counters in snapshot.by_rank.items()
+            for rank, engine in snapshot.by_rank.items()
         },
-        "raw_prometheus": looks.texts[0] if len(looks.texts) == 1 else list(looks.texts),
+        "raw_prometheus": look.texts[0] if len(look.texts) == 1 else list(look.texts),
     }

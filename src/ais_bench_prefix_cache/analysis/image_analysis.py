@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from ais_bench_prefix_cache.analysis.analysis_document import (
+    USAGE_KEY,
     SnapshotTexts,
-    parse_both,
-    snapshot_section,
+    Status,
+    finish_document,
+    known_run,
+    measure,
+    restored,
 )
 from ais_bench_prefix_cache.analysis.comparison import counted_section
-from ais_bench_prefix_cache.analysis.diagnosis import Finding
-from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY, RunFacts
-from ais_bench_prefix_cache.counters.difference import CounterDelta, difference
+from ais_bench_prefix_cache.analysis.diagnosis.evidence import Finding
+from ais_bench_prefix_cache.analysis.run_facts import RunFacts
+from ais_bench_prefix_cache.counters.difference import CounterDelta
 from ais_bench_prefix_cache.foundation.codes import Code
-from ais_bench_prefix_cache.foundation.names import verdict
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
-
-IMAGE_SEARCH_WARNINGS = frozenset({Code.DAMAGED_IMAGES, Code.DAMAGED_PARQUET_FILES, Code.IMAGE_COLUMN_TYPE})
-"""Warnings of the data set itself: they stay; every other warning is made anew."""
-USAGE_KEY = "server_usage"
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,11 @@ class ServerUsage:
     requests: int
     prompt_tokens: int | None
     cached_tokens: int | None
+
+    @classmethod
+    def from_json(cls, section: Mapping[str, Any]) -> ServerUsage:
+        """Back from ``asdict``."""
+        return cls(**section)
 
     @classmethod
     def of(cls, usage: Iterable[tuple[int | None, int | None]]) -> ServerUsage:
@@ -51,7 +55,7 @@ def analyze_image_run(
     baseline: SnapshotTexts,
     after: SnapshotTexts,
     service: ServiceConfig,
-    status: Literal["complete", "analyzed"],
+    status: Status,
     usage: ServerUsage | None = None,
     runtime: Mapping[str, Any] | None = None,
     facts: RunFacts | None = None,
@@ -59,50 +63,27 @@ def analyze_image_run(
     """The counters between two looks, in the keys of ``analysis.json`` (without its digest).
 
     ``run`` hands in its ``runtime``, its ``facts`` and the server's ``usage``; ``analyze`` leaves them out, and what an
-    earlier run left in ``previous_analysis`` is kept. Raises SnapshotError where the texts cannot be compared.
+    earlier run left in ``previous_analysis`` is kept.
+
+    Raises:
+        SnapshotError: the texts cannot be compared.
+        ArtifactError: ``previous_analysis`` holds what no run writes.
     """
-    kept_runtime = dict(previous_analysis.get("runtime", {})) if runtime is None else dict(runtime)
-    facts = RunFacts.from_json(kept_runtime.get(FACTS_KEY, {})) if facts is None else facts
-    if usage is None and runtime is None and USAGE_KEY in previous_analysis:
-        usage = ServerUsage(**previous_analysis[USAGE_KEY])
-    early, late = parse_both(baseline, after, service, facts)
-    delta = difference(early, late)
-    warnings = [dict(w) for w in previous_analysis.get("warnings", ()) if w.get("code") in IMAGE_SEARCH_WARNINGS]
-    if facts.assumed_empty:
-        warnings.append(
-            {
-                "code": Code.ASSUME_EMPTY_CACHE.value,
-                "message": "the prefix cache was not reset; it was assumed to be empty (service.assume_empty_cache)",
-            }
-        )
-    mismatch = _queries_mismatch(delta, usage)
-    warnings += mismatch
-    document = {
-        key: value for key, value in previous_analysis.items() if key not in ("content_sha256", "findings", USAGE_KEY)
-    }
-    document["status"] = status
-    document["validation"] = {
-        **previous_analysis["validation"],
-        "status": verdict(warnings),
-        "actual_status": verdict(mismatch),
-    }
-    document["warnings"] = warnings
-    document["runtime"] = {
-        **kept_runtime,
-        FACTS_KEY: facts.as_json(),
-        "metrics_baseline": snapshot_section(early, baseline),
-        "metrics_after": snapshot_section(late, after),
-    }
-    document["actual"] = {**counted_section(delta), "mm_cache": _mm_cache(delta)}
+    known = known_run(previous_analysis, runtime, facts)
+    if usage is None and known.per_request is not None:
+        usage = restored(ServerUsage.from_json, known.per_request, USAGE_KEY)
+    measured = measure(baseline, after, service, known.facts)
+    delta = measured.delta
+    results: dict[str, Any] = {"actual": {**counted_section(delta, measured.after), "mm_cache": _mm_cache(delta)}}
     if usage is not None:
-        document[USAGE_KEY] = vars(usage)
-    document["findings"] = [_no_theory(delta).as_json()]
-    return document
+        results[USAGE_KEY] = asdict(usage)
+    warnings = _queries_mismatch(delta, usage)
+    return finish_document(previous_analysis, status, known, measured, results, warnings, [_no_theory(delta)])
 
 
 def _mm_cache(delta: CounterDelta) -> dict[str, Any] | None:
     """Images looked up and found in the cache of processed images; None where the server shows no such counters."""
-    queries, hits = delta.total("mm_queries"), delta.total("mm_hits")
+    queries, hits = delta.total(lambda counted: counted.mm_queries), delta.total(lambda counted: counted.mm_hits)
     if queries is None or hits is None:
         return None
     return {"queries": queries, "hits": hits, "hit_rate": hits / queries if queries else None}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ais_bench_prefix_cache.foundation.names import NO_RANK
+from ais_bench_prefix_cache.foundation.token_share import TokenShare
 
 _FIRST_REQUESTS = 64
 
@@ -55,36 +56,22 @@ class RequestColumns:
 
 
 @dataclass(frozen=True)
-class PlannedShare:
-    """Tokens to be sent to one rank, and how many of them theory says are hit."""
-
-    input_tokens: int
-    hit_tokens: int
-
-
-@dataclass(frozen=True)
 class PlannedTraffic:
     """Theory of a data set.
 
-    ``by_rank`` is empty in warm-up mode. ``requests_with_hits``, ``first_input_tokens`` (of the first 64 requests) and
-    ``longest_input_tokens`` are known where the rows are.
+    ``tokens`` are those of all prompts, and how many of them hit; ``by_rank`` is empty in warm-up mode.
+    ``requests_with_hits`` and ``first_input_tokens`` (of the first 64 requests) are known where the rows are.
     """
 
     mode: str
     block_size: int
     dp_size: int
     requests: int
-    input_tokens: int
-    hit_tokens: int
-    by_rank: Mapping[int, PlannedShare] = field(default_factory=dict)
+    tokens: TokenShare
+    by_rank: Mapping[int, TokenShare] = field(default_factory=dict)
     canonical_prefix_tokens: Mapping[str, int] = field(default_factory=dict)
     requests_with_hits: int | None = None
     first_input_tokens: tuple[int, ...] = ()
-    longest_input_tokens: int | None = None
-
-    @property
-    def hit_rate(self) -> float:
-        return self.hit_tokens / self.input_tokens
 
     @classmethod
     def from_documents(
@@ -97,16 +84,15 @@ class PlannedTraffic:
             block_size=manifest["tokenizer"]["block_size"],
             dp_size=manifest["dp"]["size"],
             requests=manifest["requests"]["count"],
-            input_tokens=theory["input_tokens"],
-            hit_tokens=theory["hit_tokens"],
-            by_rank={
-                int(rank): PlannedShare(share["input_tokens"], share["hit_tokens"])
-                for rank, share in theory.get("dp", {}).items()
-            },
+            tokens=_share(theory),
+            by_rank={int(rank): _share(section) for rank, section in theory.get("dp", {}).items()},
             canonical_prefix_tokens={
                 group: entry["canonical_prefix_tokens"] for group, entry in manifest["groups"].items()
             },
             requests_with_hits=None if columns is None else sum(hits > 0 for hits in columns.hit_tokens),
             first_input_tokens=() if columns is None else tuple(columns.input_tokens[:_FIRST_REQUESTS]),
-            longest_input_tokens=manifest["requests"]["input_length_summary"]["max"],
         )
+
+
+def _share(section: Mapping[str, Any]) -> TokenShare:
+    return TokenShare(section["input_tokens"], section["hit_tokens"])

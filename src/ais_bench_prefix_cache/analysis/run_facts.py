@@ -3,32 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 FACTS_KEY = "facts"
 """Where ``analysis.runtime`` keeps :meth:`RunFacts.as_json` (ours)."""
-
-
-@dataclass(frozen=True)
-class TokenizationFact:
-    """One prompt that the server's ``/tokenize`` encodes otherwise. ``position`` is the first token that differs."""
-
-    group_id: str
-    position: int
-    our_tokens: int
-    server_tokens: int
-    our_token_id: int | None = None
-    server_token_id: int | None = None
-
-
-@dataclass(frozen=True)
-class ProbeFact:
-    """A probe was sent to ``dp_rank``; ``moved_engine`` is whose counter moved, ``moved_rank`` its rank if known."""
-
-    dp_rank: int
-    moved_engine: str | None
-    moved_rank: int | None
 
 
 @dataclass(frozen=True)
@@ -40,7 +19,6 @@ class ResetFact:
     """
 
     accepted: bool
-    status: int | None = None
     attempts: int = 1
     hits_after: Mapping[int, int] | None = None
 
@@ -56,17 +34,16 @@ class CachePrediction:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Everything optional: None or an empty tuple is "not looked at".
+    """Everything optional: None is "not looked at".
 
-    ``aisbench_warmups`` is how many warm-up requests AISBench was told to send, ``engine_label_map`` the map from
-    engine labels to ranks that probes proved.
+    ``probed_block_size`` is the block size that the probes showed, ``aisbench_warmups`` how many warm-up requests
+    AISBench was told to send, ``engine_label_map`` the map from engine labels to ranks that probes proved.
     """
 
-    tokenization: tuple[TokenizationFact, ...] = ()
-    probes: tuple[ProbeFact, ...] = ()
     reset: ResetFact | None = None
     cache_prediction: CachePrediction | None = None
     assumed_empty: bool = False
+    probed_block_size: int | None = None
     dropped_blocks: int = 0
     hybrid_warmup: bool = False
     retried_requests: int | None = None
@@ -78,9 +55,6 @@ class RunFacts:
         """JSON-ready, without what was not looked at."""
         unknown = asdict(RunFacts())
         document = {key: value for key, value in asdict(self).items() if value != unknown[key]}
-        for key in ("tokenization", "probes"):
-            if key in document:
-                document[key] = list(document[key])
         if self.reset is not None and self.reset.hits_after is not None:
             document["reset"]["hits_after"] = {str(rank): hits for rank, hits in self.reset.hits_after.items()}
         return document
@@ -88,20 +62,12 @@ class RunFacts:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RunFacts:
         """Back from :meth:`as_json`."""
-        reset = document.get("reset")
-        if reset is not None and reset.get("hits_after") is not None:
-            reset = {**reset, "hits_after": {int(rank): hits for rank, hits in reset["hits_after"].items()}}
-        prediction = document.get("cache_prediction")
-        return cls(
-            tokenization=tuple(TokenizationFact(**fact) for fact in document.get("tokenization", ())),
-            probes=tuple(ProbeFact(**fact) for fact in document.get("probes", ())),
-            reset=None if reset is None else ResetFact(**reset),
-            cache_prediction=None if prediction is None else CachePrediction(**prediction),
-            assumed_empty=document.get("assumed_empty", False),
-            dropped_blocks=document.get("dropped_blocks", 0),
-            hybrid_warmup=document.get("hybrid_warmup", False),
-            retried_requests=document.get("retried_requests"),
-            failed_requests=document.get("failed_requests"),
-            aisbench_warmups=document.get("aisbench_warmups"),
-            engine_label_map=document.get("engine_label_map", {}),
-        )
+        known = {each.name: document[each.name] for each in fields(cls) if each.name in document}
+        if known.get("reset") is not None:
+            reset = known["reset"]
+            after = reset.get("hits_after")
+            hits_after = None if after is None else {int(rank): hits for rank, hits in after.items()}
+            known["reset"] = ResetFact(reset["accepted"], reset["attempts"], hits_after)
+        if known.get("cache_prediction") is not None:
+            known["cache_prediction"] = CachePrediction(**known["cache_prediction"])
+        return cls(**known)

@@ -67,6 +67,7 @@ def kv_document(model: SizedModel, load: Load) -> dict[str, Any]:
     sizing = model.sizing
     document: dict[str, Any] = {
         "bytes_per_token": sizing.bytes_per_token,
+        "state_bytes": sizing.state_bytes,
         "dtype": model.dtype,
         "tensor_parallel": model.tensor_parallel,
         "layers": [asdict(layer) for layer in sizing.layers],
@@ -166,19 +167,21 @@ def kv_tables(document: dict[str, Any]) -> str:
     def table(title: str, header: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
         return f"{title}\n{render_grid(header, [tuple(map(_cell, row)) for row in rows])}"
 
+    header: tuple[str, ...] = ("Layers", "Kind", "Window", "Numbers per token")
+    rows: list[tuple[Any, ...]] = [
+        (layer["count"], layer["kind"], layer["window"] or "-", _per_token(layer)) for layer in document["layers"]
+    ]
+    if document["state_bytes"]:
+        header = (*header, "Bytes of a state")
+        rows = [(*row, layer["state_bytes"] or "-") for row, layer in zip(rows, document["layers"], strict=True)]
     parts = [
         table(
-            f"KV cache of one rank ({document['dtype']}, tensor parallel {document['tensor_parallel']})",
-            ("Layers", "Kind", "Window", "Numbers per token"),
-            [
-                (layer["count"], layer["kind"], layer["window"] or "-", layer["numbers_per_token"])
-                for layer in document["layers"]
-            ],
+            f"KV cache of one rank ({document['dtype']}, tensor parallel {document['tensor_parallel']})", header, rows
         ),
         f"{document['bytes_per_token']:,} bytes per token ({document['bytes_per_token'] / 1024:g} KiB), "
-        f"{document['bytes_per_block']:,} bytes per block of {document['block_size']} tokens",
+        f"{document['bytes_per_block']:,} bytes per block of {document['block_size']} tokens"
+        + (f", {document['state_bytes']:,} bytes of states per request" if document["state_bytes"] else ""),
     ]
-    rows: list[tuple[Any, ...]]
     if document["memory"]:
         rows = [(row["length"], row["requests"], row["bytes"], row["gib"]) for row in document["memory"]]
         parts.append(table("Memory", ("Length", "Requests", "Bytes", "GiB"), rows))
@@ -194,7 +197,7 @@ def kv_tables(document: dict[str, Any]) -> str:
             parts.append(table("Where its tokens lie", ("Token", "Physical block", "Offset"), rows))
     if "fragmentation" in document:
         rows = [tuple(row.values()) for row in document["fragmentation"]]
-        header: tuple[str, ...] = ("Block size", "Tokens", "Allocated", "Wasted", "Block table entries")
+        header = ("Block size", "Tokens", "Allocated", "Wasted", "Block table entries")
         parts.append(table("Fragmentation of all lengths together", header, rows))
     if "shared_prefix" in document:
         rows = [
@@ -222,6 +225,11 @@ def kv_tables(document: dict[str, Any]) -> str:
         )
         parts.append(table(title, ("What", "How many"), rows or [("tokens", capacity["usable_tokens"])]))
     return "\n\n".join(parts)
+
+
+def _per_token(layer: dict[str, Any]) -> Any:
+    fixed = layer["fixed_bytes_per_token"]
+    return layer["numbers_per_token"] or (f"{fixed} bytes" if fixed else "-")
 
 
 def _cell(value: Any) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.calculators.model_config import lacks_defaults, text_part
+from ais_bench_prefix_cache.calculators.config_reader import text_part
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 
@@ -31,16 +31,17 @@ def read_model_config(path: Path) -> Mapping[str, Any]:
 
 
 def with_defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``config``, its text part completed by the defaults of its class where they are needed and known."""
+    """``config``, or its text part completed by the defaults of its class, if transformers knows that class."""
     text = dict(text_part(config))
-    if not isinstance(text.get("model_type"), str) or not lacks_defaults(text):
+    if not isinstance(text.get("model_type"), str):
         return config
     try:
-        from transformers import AutoConfig  # Takes seconds, and most files need no help.
+        from transformers import AutoConfig  # Takes seconds, and a model in numbers needs none of it.
 
         given = {key: value for key, value in text.items() if key not in ("model_type", "architectures")}
         known = AutoConfig.for_model(text["model_type"], **given).to_dict()
     except Exception:
         # An unknown class, or one that refuses the file: what is missing is then said by its key.
-        return config
-    return text | {key: value for key, value in known.items() if text.get(key) is None}
+        return text
+    decided = {key: known[key] for key, value in text.items() if value is None and key in known}
+    return {**text_part(known), **text, **decided}

@@ -3,7 +3,8 @@
 A layer keeps one key and one value vector per KV head and token (multi-head, grouped-query and multi-query attention
 differ only in the number of KV heads), or one compressed latent and one rotary key per token (multi-head latent
 attention, DeepSeek-V2, arXiv:2405.04434, section 2.1). A sliding-window layer keeps the tokens of its window only.
-Layers with a state of constant size (Mamba, linear attention) keep nothing per token.
+Layers with a state of constant size (Mamba, linear attention) keep it once for each request. The indexer of sparse
+attention (DeepSeek-V3.2) keeps one key per token in a type of its own.
 
 All sizes are bytes on one tensor-parallel rank; lengths are tokens.
 """
@@ -27,13 +28,20 @@ class CacheLayers:
     """``count`` equal layers.
 
     ``numbers_per_token`` is what one of them keeps for one token on one rank, in numbers, not bytes;
-    ``window`` is the sliding window in tokens, None for full attention.
+    ``window`` is the sliding window in tokens, None for full attention; ``state_bytes`` is what one of them keeps for
+    one request whatever its length; ``fixed_bytes_per_token`` what it keeps for one token in a type of its own.
     """
 
-    kind: Literal["attention", "latent", "constant_state"]
+    kind: Literal["attention", "latent", "indexer", "constant_state"]
     count: int
     numbers_per_token: int
     window: int | None = None
+    state_bytes: int = 0
+    fixed_bytes_per_token: int = 0
+
+    def token_bytes(self, dtype_bytes: int) -> int:
+        """Bytes of one layer for one token inside its window."""
+        return self.numbers_per_token * dtype_bytes + self.fixed_bytes_per_token
 
 
 def attention_layers(
@@ -123,19 +131,30 @@ class ModelNumbers:
         )
 
 
-def constant_state_layers(count: int) -> CacheLayers:
-    """Layers whose state does not grow with the tokens."""
-    return CacheLayers("constant_state", count, 0)
+def indexer_layers(count: int, index_dim: int) -> CacheLayers:
+    """The indexers of sparse attention: a key of ``index_dim`` 8-bit numbers, and a 32-bit scale for every 128 of them.
+
+    Every rank keeps all of it.
+    """
+    return CacheLayers("indexer", count, 0, fixed_bytes_per_token=index_dim + 4 * -(-index_dim // 128))
+
+
+def constant_state_layers(count: int, *, state_bytes: int = 0) -> CacheLayers:
+    """Layers whose state of ``state_bytes`` on this rank does not grow with the tokens."""
+    return CacheLayers("constant_state", count, 0, state_bytes=state_bytes)
 
 
 @dataclass(frozen=True)
 class BlockGroup:
-    """``count`` groups of ``layers`` layers (padding included) that keep the same tokens; a block table for each."""
+    """``count`` groups of ``layers`` layers (padding included) that keep the same tokens; a block table for each.
+
+    ``token_bytes``: what one of the layers keeps for one token.
+    """
 
     window: int | None
     count: int
     layers: int
-    numbers_per_token: int
+    token_bytes: int
 
     @property
     def seen_tokens(self) -> int | None:
@@ -157,12 +176,19 @@ class CacheSizing:
     @property
     def bytes_per_token(self) -> int:
         """Bytes that one more token takes while it is inside every window."""
-        return self.dtype_bytes * sum(layer.count * layer.numbers_per_token for layer in self.layers)
+        return sum(layer.count * layer.token_bytes(self.dtype_bytes) for layer in self.layers)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that a request keeps whatever its length."""
+        return sum(layer.count * layer.state_bytes for layer in self.layers)
 
     def request_bytes(self, length: int) -> int:
-        """Bytes that a request of ``length`` tokens really keeps: window layers keep at most their window."""
-        return self.dtype_bytes * sum(
-            layer.count * layer.numbers_per_token * (length if layer.window is None else min(length, layer.window))
+        """Bytes that a request of ``length`` tokens really keeps: window layers at most their window; its states."""
+        return self.state_bytes + sum(
+            layer.count
+            * layer.token_bytes(self.dtype_bytes)
+            * (length if layer.window is None else min(length, layer.window))
             for layer in self.layers
         )
 
@@ -181,21 +207,22 @@ class CacheSizing:
         Raises:
             CalculationError: the model keeps nothing per token, so that blocks mean nothing.
         """
-        layers = [layer for layer in self.layers if layer.numbers_per_token]
+        layers = [layer for layer in self.layers if layer.token_bytes(self.dtype_bytes)]
         if not layers:
             raise CalculationError.of(Code.NO_CACHE, "model", "no layer of this model keeps anything per token")
         counts = [layer.count for layer in layers]
-        if len({layer.numbers_per_token for layer in layers}) > 1:
-            return tuple(BlockGroup(layer.window, 1, layer.count, layer.numbers_per_token) for layer in layers)
+        sizes = [layer.token_bytes(self.dtype_bytes) for layer in layers]
+        if len(set(sizes)) > 1:
+            return tuple(
+                BlockGroup(layer.window, 1, layer.count, size) for layer, size in zip(layers, sizes, strict=True)
+            )
         size = max(counts) if 2 * max(counts) < 3 * min(counts) else min(counts)
-        return tuple(
-            BlockGroup(layer.window, -(-layer.count // size), size, layer.numbers_per_token) for layer in layers
-        )
+        return tuple(BlockGroup(layer.window, -(-layer.count // size), size, sizes[0]) for layer in layers)
 
     def group_block_bytes(self, group: BlockGroup, block_size: int) -> int:
         """Bytes of one block of one group."""
         require_at_least_one(block_size=block_size)
-        return self.dtype_bytes * block_size * group.layers * group.numbers_per_token
+        return block_size * group.layers * group.token_bytes
 
     def pool_block_bytes(self, block_size: int) -> int:
         """Bytes of a block of the pool, which any group can take; of one of each group where groups differ in size."""
@@ -271,7 +298,8 @@ def requests_that_fit(sizing: CacheSizing, blocks: int, *, length: int, block_si
     """How many requests of ``length`` tokens ``blocks`` usable blocks of the pool can keep at once.
 
     Their first ``prefix_tokens`` tokens are common to all; only whole blocks of them are shared. A window layer keeps
-    what its next token sees: a request that is being computed needs more for a while.
+    what its next token sees: a request that is being computed needs more for a while. A state takes its bytes, without
+    the padding to whole blocks with which an engine may keep it.
 
     Raises:
         CalculationError: a number is impossible, or no layer of the model keeps anything per token.
@@ -281,7 +309,7 @@ def requests_that_fit(sizing: CacheSizing, blocks: int, *, length: int, block_si
         raise CalculationError.of(
             Code.IMPOSSIBLE_VALUE, "prefix_tokens", f"is {prefix_tokens}", allowed=f"0 to the length, {length}"
         )
-    shared_bytes = own_bytes = 0
+    shared_bytes, own_bytes = 0, sizing.state_bytes
     prefix_blocks = prefix_tokens // block_size
     for group in sizing.block_groups():
         first = group.first_kept_block(length, block_size)
@@ -303,7 +331,7 @@ def prefixes_that_fit(sizing: CacheSizing, blocks: int, *, prefix_tokens: int, b
     """How many different prefixes of ``prefix_tokens`` tokens ``blocks`` usable blocks of the pool can hold.
 
     Whole blocks of a prefix are cached; of a window layer those that cover the tokens before the one that comes next
-    are enough for all of the prefix to hit.
+    are enough for all of the prefix to hit; of states the one at the prefix's end.
 
     Raises:
         CalculationError: the prefix has no whole block, so none of it is cached; the model keeps nothing per token.
@@ -313,7 +341,7 @@ def prefixes_that_fit(sizing: CacheSizing, blocks: int, *, prefix_tokens: int, b
         raise CalculationError.of(
             Code.IMPOSSIBLE_VALUE, "prefix_tokens", f"is {prefix_tokens}", allowed=f"at least one block, {block_size}"
         )
-    kept_bytes = 0
+    kept_bytes = sizing.state_bytes
     for group in sizing.block_groups():
         needed = prefix_tokens // block_size
         if group.seen_tokens is not None:

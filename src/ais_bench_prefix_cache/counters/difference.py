@@ -1,111 +1,87 @@
 """What happened between two snapshots of one server, per rank, as integers of tokens.
 
-A difference is only made where it is sound: the same engines, no restart, no falling counter, some traffic. "No data"
-is an error, never a rate of 0.
+A difference is only made where it is sound: the same engines, every series still the one it was, some traffic. "No
+data" is an error, never a rate of 0. Each series is held against itself, by its whole label set, before any sum counts:
+a restart of one of several workers hides behind the others in the sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from ais_bench_prefix_cache.counters.snapshot import WHOLE_SERVER, CounterUnit, EngineCounters, MetricsSnapshot
+from ais_bench_prefix_cache.counters.names import SUMMED_LABELS
+from ais_bench_prefix_cache.counters.ranks import MetricsSnapshot, rank_name
+from ais_bench_prefix_cache.counters.reader import CounterUnit, Engine, EngineCounters, Series
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
+from ais_bench_prefix_cache.foundation.names import NO_RANK
 
 QueriesSource = Literal["queries_counter", "prompt_tokens_counter", "blocks"]
 
-
-@dataclass(frozen=True)
-class RankDelta:
-    """One rank's counts between the snapshots, in tokens. None is what the server does not show."""
-
-    rank: int
-    engine: str | None
-    queries: int
-    hits: int
-    external_queries: int | None = None
-    external_hits: int | None = None
-    prompt_tokens: int | None = None
-    prompt_tokens_cached: int | None = None
-    preemptions: int | None = None
-    requests: int | None = None
-    speculative_drafts: int | None = None
-    mm_queries: int | None = None
-    mm_hits: int | None = None
-    kv_cache_usage: float | None = None
-
-    @property
-    def hit_rate(self) -> float | None:
-        """None where the rank counted no queries."""
-        return self.hits / self.queries if self.queries else None
+_ONE_LIFE = "both snapshots must come from one life of the server: run again without a restart in between"
 
 
 @dataclass(frozen=True)
 class CounterDelta:
-    """All ranks. ``by_rank`` is keyed as in the snapshots.
+    """What each rank counted between the snapshots, in tokens. ``by_rank`` is keyed as in the snapshots.
 
     ``queries_source`` says where the queries come from: vLLM 0.7.3 to 0.8.5 counts whole blocks, so ``blocks`` leaves
-    out each prompt's last, incomplete block, and ``prompt_tokens_counter`` is the exact number instead.
+    out each prompt's last, incomplete block, and ``prompt_tokens_counter`` is the exact number instead. ``server_hits``
+    is what SGLang counted for all ranks together, where the ranks' own counts are taken.
     """
 
-    by_rank: Mapping[int, RankDelta]
+    by_rank: Mapping[int, EngineCounters]
     unit: CounterUnit
     block_size: int | None
     queries_source: QueriesSource
+    server_hits: int | None = None
 
     @property
     def whole_server(self) -> bool:
         """Whether the server counts for all its ranks together."""
-        return WHOLE_SERVER in self.by_rank
+        return NO_RANK in self.by_rank
 
     @property
     def queries(self) -> int:
-        return sum(delta.queries for delta in self.by_rank.values())
+        """Tokens of all ranks."""
+        return sum(counted.queries for counted in self.by_rank.values())
 
     @property
     def hits(self) -> int:
-        return sum(delta.hits for delta in self.by_rank.values())
+        """Tokens of all ranks."""
+        return sum(counted.hits for counted in self.by_rank.values())
 
     @property
     def hit_rate(self) -> float:
+        """A fraction of 1."""
         return self.hits / self.queries
 
-    def total(self, name: str) -> int | None:
-        """Sum of an optional count over the ranks; None where no rank shows it."""
-        values = [getattr(delta, name) for delta in self.by_rank.values()]
+    def total(self, count: Callable[[EngineCounters], int | None]) -> int | None:
+        """Sum of an optional ``count`` over the ranks; None where no rank shows it."""
+        values = [count(counted) for counted in self.by_rank.values()]
         shown = [value for value in values if value is not None]
         return sum(shown) if shown else None
 
 
 def difference(baseline: MetricsSnapshot, after: MetricsSnapshot) -> CounterDelta:
-    """``after`` minus ``baseline``. Raises SnapshotError, with every problem, where that means nothing."""
-    problems = [*_other_server(baseline, after)]
-    if problems:
-        raise SnapshotError(problems)
-    problems += _restarts(baseline, after)
-    for rank, late in after.by_rank.items():
-        problems += _fallen(baseline.by_rank[rank], late, after)
-    if problems:
-        raise SnapshotError(problems)
-    for rank, late in after.by_rank.items():
-        early = baseline.by_rank[rank]
-        if late.hits - early.hits > late.queries - early.queries:
-            problems.append(
-                Problem(
-                    Code.SNAPSHOT_HITS_ABOVE_QUERIES,
-                    rank_name(rank),
-                    f"{late.hits - early.hits} hits were counted for {late.queries - early.queries} queries",
-                    hint="save both snapshots while no request is under way, each in one answer",
-                )
-            )
-    if all(late.queries == baseline.by_rank[rank].queries for rank, late in after.by_rank.items()):
-        problems.append(_no_data_problem(after))
-    if problems:
-        raise SnapshotError(problems)
+    """``after`` minus ``baseline``, rank by rank.
 
-    unit = _resolved_unit(baseline, after)
+    A server that had counted nothing yet (``baseline.fresh``) began at 0, whatever engines it shows since.
+
+    Raises:
+        SnapshotError: with every problem, where the difference means nothing.
+    """
+    if baseline.fresh and not after.fresh:
+        empty = {rank: Engine(late.label, late.source, EngineCounters()) for rank, late in after.by_rank.items()}
+        baseline = replace(baseline, queries_metric=after.queries_metric, by_rank=empty)
+    _raise_any(_other_server(baseline, after))
+    _raise_any([*_restarts(baseline, after), *_changed_series(baseline, after)])
+    rises = {rank: late.counters - baseline.by_rank[rank].counters for rank, late in after.by_rank.items()}
+    _raise_any(_impossible(rises, after))
+
+    unit = _resolved_unit(baseline, after, rises)
     block_size = _server_block_size(after)
     if unit == "blocks" and block_size is None:
         raise SnapshotError.of(
@@ -121,175 +97,186 @@ def difference(baseline: MetricsSnapshot, after: MetricsSnapshot) -> CounterDelt
             "vLLM 0.7.3 to 0.8.5 counts blocks under this name, 0.9.0 and 0.9.1 tokens; the text does not tell which",
             hint="keep the # HELP lines or vllm:prompt_tokens_total in the saved text",
         )
-    factor = block_size if unit == "blocks" and block_size is not None else 1
-    prompt_tokens_known = factor > 1 and all(
-        _holds_blocks(baseline.by_rank[rank], late, factor) for rank, late in after.by_rank.items()
-    )
-    by_rank = {
-        rank: _rank_delta(baseline.by_rank[rank], late, factor, prompt_tokens_known)
-        for rank, late in after.by_rank.items()
-    }
     source: QueriesSource = "queries_counter"
-    if factor > 1:
-        source = "prompt_tokens_counter" if prompt_tokens_known else "blocks"
-    return CounterDelta(by_rank, unit, block_size, source)
+    if unit == "blocks" and block_size is not None:
+        rises, source = _blocks_to_tokens(rises, block_size)
+    server_hits = after.server_hits
+    if server_hits is not None:
+        server_hits -= baseline.server_hits or 0
+    return CounterDelta(rises, unit, block_size, source, server_hits)
 
 
-def rank_name(rank: int) -> str:
-    """How problems and findings name a rank."""
-    return "server" if rank == WHOLE_SERVER else f"rank {rank}"
+def _raise_any(problems: Iterable[Problem]) -> None:
+    found = list(problems)
+    if found:
+        raise SnapshotError(found)
 
 
-def _rank_delta(early: EngineCounters, late: EngineCounters, factor: int, queries_are_prompt_tokens: bool) -> RankDelta:
-    prompt_tokens = _minus(late.prompt_tokens, early.prompt_tokens)
-    queries = (late.queries - early.queries) * factor
-    if queries_are_prompt_tokens and prompt_tokens is not None:
-        queries = prompt_tokens
-    return RankDelta(
-        rank=late.rank,
-        engine=late.engine,
-        queries=queries,
-        hits=(late.hits - early.hits) * factor,
-        external_queries=_minus(late.external_queries, early.external_queries),
-        external_hits=_minus(late.external_hits, early.external_hits),
-        prompt_tokens=prompt_tokens,
-        prompt_tokens_cached=_minus(late.prompt_tokens_cached, early.prompt_tokens_cached),
-        preemptions=_minus(late.preemptions, early.preemptions),
-        requests=_minus(late.requests, early.requests),
-        speculative_drafts=_minus(late.speculative_drafts, early.speculative_drafts),
-        mm_queries=_minus(late.mm_queries, early.mm_queries),
-        mm_hits=_minus(late.mm_hits, early.mm_hits),
-        kv_cache_usage=late.kv_cache_usage,
-    )
-
-
-def _holds_blocks(early: EngineCounters, late: EngineCounters, block_size: int) -> bool:
-    """Whether the prompt tokens are shown and at least those of the counted blocks."""
-    prompt_tokens = _minus(late.prompt_tokens, early.prompt_tokens)
-    return prompt_tokens is not None and prompt_tokens >= (late.queries - early.queries) * block_size
-
-
-def _minus(late: int | None, early: int | None) -> int | None:
-    """A counter that appears only between the snapshots began at 0."""
-    return None if late is None else max(0, late - (early or 0))
-
-
-def _other_server(baseline: MetricsSnapshot, after: MetricsSnapshot) -> list[Problem]:
+def _other_server(baseline: MetricsSnapshot, after: MetricsSnapshot) -> Iterator[Problem]:
     where = "baseline and after"
+    hint = "both snapshots must come from the same server process"
     if (baseline.family, baseline.queries_metric) != (after.family, after.queries_metric):
-        return [
-            Problem(
-                Code.SNAPSHOT_DIFFERENT_SERVERS,
-                where,
-                f"the baseline shows {baseline.queries_metric}, the other {after.queries_metric}",
-                hint="both snapshots must come from the same server process",
-            )
-        ]
+        yield Problem(
+            Code.SNAPSHOT_DIFFERENT_SERVERS,
+            where,
+            f"the baseline shows {baseline.queries_metric}, the other {after.queries_metric}",
+            hint=hint,
+        )
+        return
     if baseline.model_names and after.model_names and baseline.model_names != after.model_names:
-        return [
-            Problem(
-                Code.SNAPSHOT_DIFFERENT_SERVERS,
-                where,
-                f"the baseline is of model {', '.join(baseline.model_names)}, the other of "
-                f"{', '.join(after.model_names)}",
-                hint="both snapshots must come from the same server process",
-            )
-        ]
-    early = {rank: counters.engine for rank, counters in baseline.by_rank.items()}
-    late = {rank: counters.engine for rank, counters in after.by_rank.items()}
+        yield Problem(
+            Code.SNAPSHOT_DIFFERENT_SERVERS,
+            where,
+            f"the baseline is of model {', '.join(baseline.model_names)}, the other of {', '.join(after.model_names)}",
+            hint=hint,
+        )
+        return
+    early = {rank: engine.label for rank, engine in baseline.by_rank.items()}
+    late = {rank: engine.label for rank, engine in after.by_rank.items()}
     if early != late:
-        return [
-            Problem(
-                Code.SNAPSHOT_DIFFERENT_ENGINES,
-                where,
-                f"the baseline shows the engines {_engines(early)}, the other {_engines(late)}",
-                hint="give the texts of several ports in the same order both times",
-            )
-        ]
-    return []
+        yield Problem(
+            Code.SNAPSHOT_DIFFERENT_ENGINES,
+            where,
+            f"the baseline shows the engines {_engines(early)}, the other {_engines(late)}",
+            hint="give the texts of several ports in the same order both times",
+        )
 
 
-def _engines(engines: Mapping[int, str | None]) -> str:
-    return ", ".join("(no label)" if engine is None else engine for engine in engines.values())
+def _engines(labels: Mapping[int, str | None]) -> str:
+    return ", ".join("(no label)" if label is None else label for label in labels.values())
 
 
-def _restarts(baseline: MetricsSnapshot, after: MetricsSnapshot) -> list[Problem]:
-    problems = []
-    hint = "both snapshots must come from one life of the server: run again without a restart in between"
+def _restarts(baseline: MetricsSnapshot, after: MetricsSnapshot) -> Iterator[Problem]:
+    """A process, or a single series of it, that began anew."""
     early, late = baseline.process_starts, after.process_starts
     if early and late and early != late:
-        problems.append(
-            Problem(
-                Code.SNAPSHOT_RESTART,
-                "process_start_time_seconds",
-                f"the server was restarted between the snapshots: it was {_times(early)}, it is {_times(late)}",
-                hint=hint,
-            )
+        yield Problem(
+            Code.SNAPSHOT_RESTART,
+            "process_start_time_seconds",
+            f"the server was restarted between the snapshots: it was {_times(early)}, it is {_times(late)}",
+            hint=_ONE_LIFE,
         )
-        return problems
-    for rank, counters in after.by_rank.items():
-        before = baseline.by_rank[rank].created
-        if before is not None and counters.created is not None and before != counters.created:
-            problems.append(
-                Problem(
+        return
+    for rank, engine in after.by_rank.items():
+        created = baseline.by_rank[rank].created
+        for series, now in engine.created.items():
+            if created.get(series, now) != now:
+                yield Problem(
                     Code.SNAPSHOT_RESTART,
                     rank_name(rank),
-                    f"the counters were created anew between the snapshots: at {before:.3f}, then at "
-                    f"{counters.created:.3f}",
-                    hint=hint,
+                    f"{series} changed: what it counts was created anew between the snapshots, at "
+                    f"{created[series]:.3f}, then at {now:.3f}",
+                    hint=_ONE_LIFE,
                 )
-            )
-    return problems
+                break
 
 
 def _times(times: tuple[float, ...]) -> str:
     return ", ".join(f"{time:.3f}" for time in times)
 
 
-def _fallen(early: EngineCounters, late: EngineCounters, after: MetricsSnapshot) -> list[Problem]:
-    problems = []
-    for name, before, now in (
-        (after.queries_metric, early.queries, late.queries),
-        (after.hits_metric, early.hits, late.hits),
-    ):
-        if now < before:
-            problems.append(
-                Problem(
+def _changed_series(baseline: MetricsSnapshot, after: MetricsSnapshot) -> Iterator[Problem]:
+    """Series that fell, went away, or came from a process that the baseline does not know."""
+    for rank, late in after.by_rank.items():
+        early = baseline.by_rank[rank]
+        for series, before in early.series.items():
+            now = late.series.get(series)
+            if now is None:
+                yield Problem(
+                    Code.SNAPSHOT_SERIES_CHANGED,
+                    rank_name(rank),
+                    f"{series} went away between the snapshots; it was {before}",
+                    hint="a worker was stopped or replaced in between: run again while all workers stay",
+                )
+            elif now < before:
+                yield Problem(
                     Code.SNAPSHOT_COUNTER_FELL,
-                    rank_name(late.rank),
-                    f"{name} fell from {before} to {now}",
+                    rank_name(rank),
+                    f"{series} fell from {before} to {now}",
                     hint="the server was restarted in between, or the two files are swapped",
                 )
+        writers = [_writer(series) for series in early.series]
+        for series, now in late.series.items():
+            # A process may show a source or a finish reason only once it occurs; a new process is something else.
+            if writers and not any(_agree(_writer(series), writer) for writer in writers):
+                yield Problem(
+                    Code.SNAPSHOT_SERIES_CHANGED,
+                    rank_name(rank),
+                    f"{series} appeared between the snapshots; it is {now}",
+                    hint="a worker was started or replaced in between: run again while all workers stay",
+                )
+
+
+def _writer(series: Series) -> dict[str, str]:
+    """The labels by which a series tells its process from others."""
+    return {key: value for key, value in series.labels if key == "pid" or key not in SUMMED_LABELS}
+
+
+def _agree(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    return all(other.get(key, value) == value for key, value in one.items())
+
+
+def _impossible(rises: Mapping[int, EngineCounters], after: MetricsSnapshot) -> Iterator[Problem]:
+    for rank, rise in rises.items():
+        if rise.hits > rise.queries:
+            yield Problem(
+                Code.SNAPSHOT_HITS_ABOVE_QUERIES,
+                rank_name(rank),
+                f"{rise.hits} hits were counted for {rise.queries} queries",
+                hint="save both snapshots while no request is under way, each in one answer",
             )
-    return problems
+    if not any(rise.queries for rise in rises.values()):
+        yield _no_data_problem(after)
 
 
 def _no_data_problem(after: MetricsSnapshot) -> Problem:
-    configs = [counters.config for counters in after.by_rank.values() if counters.config is not None]
+    configs = [engine.config for engine in after.by_rank.values() if engine.config is not None]
     hint = "no request was counted between the snapshots: save the second one after the requests, from the same server"
     if any(config.prefix_caching is False for config in configs):
         hint = "prefix caching is off (cache_config_info says so): start the server with --enable-prefix-caching"
+    elif after.fresh:
+        hint = "this server shows its counters once a request has finished: save the second text after the requests"
     return Problem(
         Code.SNAPSHOT_NO_DATA,
         after.queries_metric,
-        f"no queries between the snapshots (it is {sum(c.queries for c in after.by_rank.values())} in both); that is "
-        "no data, not a hit rate of 0",
+        f"no queries between the snapshots (it is {sum(e.counters.queries for e in after.by_rank.values())} in both); "
+        "that is no data, not a hit rate of 0",
         hint=hint,
     )
 
 
 def _server_block_size(after: MetricsSnapshot) -> int | None:
-    sizes = {c.config.block_size for c in after.by_rank.values() if c.config is not None}
+    sizes = {engine.config.block_size for engine in after.by_rank.values() if engine.config is not None}
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _resolved_unit(baseline: MetricsSnapshot, after: MetricsSnapshot) -> CounterUnit:
+def _resolved_unit(
+    baseline: MetricsSnapshot, after: MetricsSnapshot, rises: Mapping[int, EngineCounters]
+) -> CounterUnit:
     """Where neither name nor help tells, the prompt tokens do: a block holds at least 8 tokens."""
     units = {baseline.unit, after.unit} - {"unknown"}
     if len(units) == 1:
         return units.pop()
-    prompt_tokens = [_minus(c.prompt_tokens, baseline.by_rank[rank].prompt_tokens) for rank, c in after.by_rank.items()]
-    if any(tokens is None for tokens in prompt_tokens):
-        return "unknown"
-    queries = sum(c.queries - baseline.by_rank[rank].queries for rank, c in after.by_rank.items())
-    return "tokens" if 2 * queries > sum(tokens or 0 for tokens in prompt_tokens) else "blocks"
+    queries, prompt_tokens = 0, 0
+    for rise in rises.values():
+        if rise.prompt_tokens is None:
+            return "unknown"
+        queries += rise.queries
+        prompt_tokens += rise.prompt_tokens
+    return "tokens" if 2 * queries > prompt_tokens else "blocks"
+
+
+def _blocks_to_tokens(
+    rises: Mapping[int, EngineCounters], block_size: int
+) -> tuple[dict[int, EngineCounters], QueriesSource]:
+    """Hits and queries times the block size; the prompt tokens as queries where they can be the whole prompts'."""
+    known = all(r.prompt_tokens is not None and r.prompt_tokens >= r.queries * block_size for r in rises.values())
+    in_tokens = {
+        rank: replace(
+            rise,
+            queries=rise.prompt_tokens if known and rise.prompt_tokens is not None else rise.queries * block_size,
+            hits=rise.hits * block_size,
+        )
+        for rank, rise in rises.items()
+    }
+    return in_tokens, "prompt_tokens_counter" if known else "blocks"

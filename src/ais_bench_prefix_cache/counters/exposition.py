@@ -1,39 +1,37 @@
-"""Prometheus text to samples: only the wanted names, whole names, every line checked.
+"""Prometheus text to samples: only the wanted names, whole names, every such line checked.
 
-A server with 64 engines answers ``/metrics`` with about 2.5 MB of which some hundred lines matter, so a line is looked
-at closely only when its metric name, as a whole, is wanted. The grammar is the text format 0.0.4 (which vLLM sends as
-``version=1.0.0``) with what is met in the wild: OpenMetrics exemplars and ``# EOF``, time stamps, CRLF, a byte-order
-mark. The tests hold it against ``prometheus_client``'s parser, which reads the same samples ten times more slowly.
+A server with 64 engines answers ``/metrics`` with about 2.5 MB of which some hundred lines matter, so only lines whose
+metric name, as a whole, is wanted go to ``prometheus_client``'s parser: one line at a time, so that a problem names its
+line. That parser reads the text format 0.0.4 (which vLLM sends as ``version=1.0.0``), quoted UTF-8 names, and what is
+met in the wild: exemplars, time stamps, CRLF.
 """
 
 from __future__ import annotations
 
 import codecs
+import io
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from prometheus_client.parser import text_string_to_metric_families
+
+from ais_bench_prefix_cache.counters.names import says_which_server
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
 
-_NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*")
-_QUOTED = r'"([^"\\\n]*(?:\\.[^"\\\n]*)*)"'
-_LABEL = re.compile(rf"([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*{_QUOTED}")
-_LABELS = re.compile(rf"((?:[ \t]*[a-zA-Z_][a-zA-Z0-9_]*[ \t]*=[ \t]*{_QUOTED}[ \t]*(?:,|(?=\}})))*)[ \t]*\}}")
-# A value, perhaps a time stamp, perhaps an exemplar.
-_VALUE = re.compile(
-    r"[ \t]*([+-]?(?:[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[Ii]nf|[Nn]a[Nn]))"
-    r"(?:[ \t]+-?[0-9.eE+]+)?[ \t]*(?:#.*)?$"
-)
-_PLAIN_VALUE = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-_ESCAPE = re.compile(r"\\(.)")
-_UNESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
+LARGEST_TEXT_BYTES = 64 * 1024 * 1024
+"""More than twenty times what a server of 64 engines says."""
+
+_NAME = re.compile(r'[ \t]*(?:\{[ \t]*"((?:[^"\\]|\\.)*)"|([^\s{"#]+))')
+_HELP = re.compile(r"#[ \t]+HELP[ \t]+(\S+)[ \t]+(.*)")
+_MOST_LINES_TRIED = 1000
 _SHOWN = 60
 
 
 class Sample(NamedTuple):
-    """One sample line. ``value`` may be NaN or infinite; ``line`` counts from 1."""
+    """One sample line. ``name`` is as written, ``value`` may be NaN or infinite; ``line`` counts from 1."""
 
     name: str
     labels: Mapping[str, str]
@@ -43,7 +41,10 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Exposition:
-    """What one text holds: the samples of the wanted names, their help sentences, and the names of all samples."""
+    """What one text holds: the samples of the wanted names in their order, and their help sentences.
+
+    ``names`` are the names that say which server this is, wanted or not.
+    """
 
     samples: Mapping[str, tuple[Sample, ...]]
     helps: Mapping[str, str]
@@ -53,8 +54,17 @@ class Exposition:
 def decode_exposition(data: bytes, where: str) -> str:
     """The text of a saved ``/metrics`` answer: UTF-8, or UTF-16 with its mark, as some shells redirect it.
 
-    Raises SnapshotError where the bytes are neither.
+    Raises:
+        SnapshotError: the bytes are neither, or more than :data:`LARGEST_TEXT_BYTES`.
     """
+    if len(data) > LARGEST_TEXT_BYTES:
+        raise SnapshotError.of(
+            Code.FILE_TOO_LARGE,
+            where,
+            f"the text has {len(data)} bytes",
+            allowed=f"at most {LARGEST_TEXT_BYTES}",
+            hint="save one answer of the server's /metrics in each file",
+        )
     encoding = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
     try:
         return data.decode(encoding)
@@ -67,12 +77,14 @@ def decode_exposition(data: bytes, where: str) -> str:
         ) from None
 
 
-def parse_exposition(text: str, wanted: Container[str], where: str) -> Exposition:
-    """Read the samples whose whole name is in ``wanted``.
+def parse_exposition(text: str, is_wanted: Callable[[str], bool], where: str) -> Exposition:
+    """Read the samples whose whole name ``is_wanted``; ``where`` names the text in problems.
 
-    ``where`` names the text in problems. Raises SnapshotError, with every problem, for a text that is empty, is not an
-    exposition (an HTML error page), is cut off, has a malformed line of a wanted name, or gives one series twice with
-    different values.
+    A wanted sample in the last line without a line end may be a number cut in two, so it is refused.
+
+    Raises:
+        SnapshotError: with every problem, for a text that is empty, is not an exposition (an HTML error page), is cut
+            off, has a malformed line of a wanted name, or gives one series twice with different values.
     """
     text = text.removeprefix("\ufeff")
     if not text.strip():
@@ -83,116 +95,79 @@ def parse_exposition(text: str, wanted: Container[str], where: str) -> Expositio
     samples: dict[str, list[Sample]] = {}
     helps: dict[str, str] = {}
     names: set[str] = set()
-    known_labels: dict[str, Mapping[str, str]] = {}
-    lines = text.split("\n")
-    unwanted = "\n"
-    for number, line in enumerate(lines, 1):
-        if line.startswith(unwanted):
-            continue  # as the line before
-        head = line.partition("{")[0]
-        if head in names:
-            unwanted = head + "{"
+    number, line = 0, ""
+    for number, line in enumerate(io.StringIO(text, newline="\n"), 1):
+        match = _NAME.match(line)
+        if match is None:
+            help_line = _HELP.match(line)
+            if help_line is not None and (is_wanted(help_line[1]) or is_wanted(f"{help_line[1]}_total")):
+                # OpenMetrics leaves out the counter's _total there.
+                helps[help_line[1]] = help_line[2].rstrip("\r\n")
             continue
-        if head not in wanted:
-            if head.startswith("#"):
-                _read_help(line, wanted, helps)
-                continue
-            # A sample without labels, or with spaces before them.
-            head = head.split(None, 1)[0] if head and not head.isspace() else ""
-            if head not in wanted:
-                names.add(head)
-                continue
-        sample = _repeating_sample(head, line, number, known_labels)
-        if sample is None:
-            sample = _parse_sample(line.rstrip("\r"), number, known_labels)
+        name = match[1] or match[2]
+        if says_which_server(name):
+            names.add(name)
+        if not is_wanted(name):
+            continue
+        sample = _sample(name, line, number)
         if sample is not None:
-            samples.setdefault(head, []).append(sample)
-        elif number < len(lines):
+            samples.setdefault(name, []).append(sample)
+        elif line.endswith("\n"):
             problems.append(Problem(Code.SNAPSHOT_LINE, f"{where} line {number}", f"not a sample line: {_shown(line)}"))
-    names.discard("")
 
-    if not samples and not problems and not any(_parse_sample(line.rstrip("\r"), 0, known_labels) for line in lines):
+    if not samples and not problems and not _holds_samples(text):
         raise SnapshotError.of(
             Code.SNAPSHOT_NOT_METRICS,
             where,
             f"not a Prometheus text: it begins with {_shown(text.lstrip())}",
             hint="check the metrics URL; an error page of a proxy looks like this",
         )
-    last = lines[-1].rstrip("\r")
-    if last.strip() and not last.startswith("#") and _parse_sample(last, 0, known_labels) is None:
+    if not line.endswith("\n") and _may_be_cut(line, is_wanted):
         problems.append(
             Problem(
                 Code.SNAPSHOT_TRUNCATED,
-                f"{where} line {len(lines)}",
-                f"the text is cut off in the middle of a line: {_shown(last)}",
+                f"{where} line {number}",
+                f"the text is cut off in the middle of a line: {_shown(line)}",
                 hint="save the whole answer of the server's /metrics",
             )
         )
     kept = {name: _without_repeats(found, where, problems) for name, found in samples.items()}
     if problems:
         raise SnapshotError(problems)
-    return Exposition(kept, helps, frozenset(names | kept.keys()))
+    return Exposition(kept, helps, frozenset(names))
 
 
-def _read_help(line: str, wanted: Container[str], helps: dict[str, str]) -> None:
-    """Keep ``# HELP name sentence``; OpenMetrics leaves out the counter's ``_total`` there."""
-    if not line.startswith("# HELP "):
-        return
-    name, _, sentence = line[len("# HELP ") :].rstrip("\r").partition(" ")
-    if name in wanted or f"{name}_total" in wanted:
-        helps[name] = sentence
+def _sample(name: str, line: str, number: int) -> Sample | None:
+    """The sample of a line whose name is known; None where the line is malformed."""
+    match = _NAME.match(line)
+    if match is not None and match[2] is not None:
+        # Dots stand in names only between quotes, and what an exporter makes of a colon is not the parser's concern.
+        line = "x" + line[match.end() :]
+    try:
+        (family,) = text_string_to_metric_families(line)
+        (read,) = family.samples
+        return Sample(name, read.labels, float(read.value), number)
+    except (ValueError, OverflowError):
+        return None
 
 
-def _repeating_sample(
-    name: str, line: str, number: int, known_labels: Mapping[str, Mapping[str, str]]
-) -> Sample | None:
-    """The sample of a line with a label list that is known, a plain value and nothing else; None for any other."""
-    end = line.rfind("} ") + 1
-    labels, value = known_labels.get(line[len(name) : end]), line[end + 1 :]
-    return Sample(name, labels, float(value), number) if labels is not None and _PLAIN_VALUE.fullmatch(value) else None
+def _holds_samples(text: str) -> bool:
+    for tried, line in enumerate(io.StringIO(text, newline="\n")):
+        match = _NAME.match(line)
+        if match is not None and _sample(match[1] or match[2], line, tried) is not None:
+            return True
+        if tried > _MOST_LINES_TRIED:
+            break
+    return False
 
 
-def _parse_sample(line: str, number: int, known_labels: dict[str, Mapping[str, str]]) -> Sample | None:
-    """None for a line that is not a sample. ``known_labels`` remembers label lists: most lines repeat one."""
+def _may_be_cut(line: str, is_wanted: Callable[[str], bool]) -> bool:
+    """Whether a last line without an end lacks something that matters: a sample that counts, or one broken off."""
     match = _NAME.match(line)
     if match is None:
-        return None
-    name, position = match.group(1), match.end()
-    labels: Mapping[str, str] = {}
-    if line.startswith("{", position):
-        end = line.rfind("}") + 1
-        written = line[position:end]
-        if written in known_labels:
-            labels, position = known_labels[written], end
-        else:
-            parsed = _parse_labels(line, position + 1)
-            if parsed is None:
-                return None
-            labels, position = parsed
-            known_labels[line[match.end() : position]] = labels
-    elif position == match.end(1):
-        return None
-    value = _VALUE.match(line, position)
-    return Sample(name, labels, float(value.group(1)), number) if value else None
-
-
-def _parse_labels(line: str, position: int) -> tuple[dict[str, str], int] | None:
-    """The labels that begin at ``position`` (after the brace), and where the closing brace ends."""
-    whole = _LABELS.match(line, position)
-    if whole is None:
-        return None
-    found = _LABEL.findall(whole.group(1))
-    labels = dict(found)
-    if len(labels) < len(found):
-        return None
-    if "\\" in whole.group(1):
-        labels = {key: _ESCAPE.sub(_unescape, value) for key, value in labels.items()}
-    return labels, whole.end()
-
-
-def _unescape(match: re.Match[str]) -> str:
-    character = match.group(1)
-    return _UNESCAPED.get(character, "\\" + character)
+        return not line.startswith("#") and bool(line.strip())
+    name = match[1] or match[2]
+    return is_wanted(name) or _sample(name, line, 0) is None
 
 
 def _without_repeats(found: list[Sample], where: str, problems: list[Problem]) -> tuple[Sample, ...]:

@@ -174,6 +174,7 @@ class Code(str, Enum):
     DEEP_CHECK = "DEEP_CHECK", "Encoding the texts again gives other tokens than the file claims."
     IMAGE_DAMAGED = "IMAGE_DAMAGED", "A data URL holds no whole image."
     IMAGE_SIZE = "IMAGE_SIZE", "An image has another size than its scenario."
+    ANALYSIS_DAMAGED = "ANALYSIS_DAMAGED", "A section of an analysis is not what a run writes there."
     DAMAGED = "DAMAGED", "The effective configuration of a manifest cannot be read back."
 
     # Warnings of plans and analyses
@@ -251,6 +252,8 @@ class Code(str, Enum):
     SNAPSHOT_DIFFERENT_ENGINES = "SNAPSHOT_DIFFERENT_ENGINES", "The two snapshots show different engines."
     SNAPSHOT_RESTART = "SNAPSHOT_RESTART", "The server was restarted between the snapshots."
     SNAPSHOT_COUNTER_FELL = "SNAPSHOT_COUNTER_FELL", "A counter fell between the snapshots."
+    SNAPSHOT_SERIES_CHANGED = "SNAPSHOT_SERIES_CHANGED", "A series went away, or one of another process appeared."
+    SNAPSHOT_ROLES = "SNAPSHOT_ROLES", "The text does not tell which side of a deployment counts the prompts."
     SNAPSHOT_HITS_ABOVE_QUERIES = "SNAPSHOT_HITS_ABOVE_QUERIES", "More hits than queries were counted."
     SNAPSHOT_NO_DATA = "SNAPSHOT_NO_DATA", "Nothing was counted between the snapshots."
     SNAPSHOT_BLOCKS = "SNAPSHOT_BLOCKS", "The server counts blocks of a size that it does not show."
@@ -294,6 +297,8 @@ class Code(str, Enum):
     RANKS_MISSING = "RANKS_MISSING", "Ranks are missing in a snapshot."
     SERVER_RESTARTED = "SERVER_RESTARTED", "The server was restarted during the run."
     COUNTERS_FELL = "COUNTERS_FELL", "Counters fell during the run."
+    SERIES_CHANGED = "SERIES_CHANGED", "A worker was started, stopped or replaced during the run."
+    ROLES_MIXED = "ROLES_MIXED", "The counters of several sides of a deployment cannot be told apart."
     HITS_ABOVE_QUERIES = "HITS_ABOVE_QUERIES", "The snapshots were taken in the middle of requests."
     NO_TRAFFIC = "NO_TRAFFIC", "Nothing was counted during the run."
     NO_THEORY = "NO_THEORY", "Hits were counted, and there is no theory to compare them with."

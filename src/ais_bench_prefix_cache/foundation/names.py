@@ -26,6 +26,11 @@ def group_name(group: int) -> str:
     return f"group-{group}"
 
 
+def group_number(name: str) -> int:
+    """The inverse of :func:`group_name`."""
+    return int(name.removeprefix("group-"))
+
+
 def verdict(warnings: object) -> Verdict:
     """What ``validation.status`` says of a document with these warnings, if any."""
     return PASS_WITH_WARNING if warnings else PASS

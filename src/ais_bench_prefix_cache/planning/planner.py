@@ -13,7 +13,6 @@ from ais_bench_prefix_cache.foundation.random_streams import RandomStream
 from ais_bench_prefix_cache.planning.allocation import allocate_warm
 from ais_bench_prefix_cache.planning.cold_beam import beam_is_affordable, search_plan
 from ais_bench_prefix_cache.planning.cold_lanes import plan_lanes
-from ais_bench_prefix_cache.planning.groups import assignment_column, group_counts
 from ais_bench_prefix_cache.planning.lane_simulation import simulate_cold, simulate_warm
 from ais_bench_prefix_cache.planning.lanes import Lanes, build_lanes, cold_ranks
 from ais_bench_prefix_cache.planning.lengths import request_lengths
@@ -28,6 +27,7 @@ from ais_bench_prefix_cache.planning.reachability import (
     reachability,
 )
 from ais_bench_prefix_cache.planning.trajectory import check_trajectory
+from ais_bench_prefix_cache.scenario.groups import group_counts
 from ais_bench_prefix_cache.scenario.model import Scenario
 
 
@@ -148,7 +148,7 @@ def _draw_requests(scenario: Scenario) -> _Requests:
         counts,
         seed,
     )
-    group = assignment_column(counts)
+    group = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     order = send_order(config.order, group, inputs, RandomStream(seed, "order", config.order))
     group, inputs = group[order], inputs[order]
     return _Requests(

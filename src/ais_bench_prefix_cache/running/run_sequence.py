@@ -13,7 +13,7 @@ from typing import Any
 
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult, job_from_scenario
 from ais_bench_prefix_cache.aisbench.request_usage import SentRequests, load_request_usage
-from ais_bench_prefix_cache.counters.snapshot import parse_kv_cache_usage
+from ais_bench_prefix_cache.counters.ranks import read_kv_cache_usage
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
@@ -30,8 +30,8 @@ from ais_bench_prefix_cache.running.verdict import Observations, analysis_of_run
 from ais_bench_prefix_cache.running.warm_up import warm_up, warmup_section
 from ais_bench_prefix_cache.scenario.model import Scenario, TokenizerConfig
 from ais_bench_prefix_cache.service.client import ServiceClient
-from ais_bench_prefix_cache.service.counters import Reading
 from ais_bench_prefix_cache.service.kv_sampling import KvSampler
+from ais_bench_prefix_cache.service.readings import Reading
 from ais_bench_prefix_cache.service.resetting import ResetOutcome, empty_the_caches
 
 
@@ -172,7 +172,7 @@ def _send(
     labels = service.engine_label_map or server.engine_label_map
 
     def usage() -> Mapping[int, float]:
-        return parse_kv_cache_usage(
+        return read_kv_cache_usage(
             server.client.scrape(), dp_size=service.dp_size, engine_label_map=labels, where=service.metrics_urls
         )
 

@@ -10,7 +10,6 @@ from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 from ais_bench_prefix_cache.foundation.errors import Problem, ServiceError
 from ais_bench_prefix_cache.running.traffic import FormalTraffic
 from ais_bench_prefix_cache.service.client import ServiceClient
-from ais_bench_prefix_cache.service.engine_readings import engine_facts, reading_parser
 from ais_bench_prefix_cache.service.preflight import (
     Preflight,
     check_engines,
@@ -18,6 +17,7 @@ from ais_bench_prefix_cache.service.preflight import (
     check_inference,
 )
 from ais_bench_prefix_cache.service.probing import ProbedRanks, RankProbe, probe_ranks
+from ais_bench_prefix_cache.service.readings import cache_configs, read_metrics, reading_parser
 from ais_bench_prefix_cache.service.scraping import CounterReader
 
 
@@ -65,15 +65,17 @@ def understand_server(client: ServiceClient, traffic: FormalTraffic, tokenizer: 
 
     def ask_engines() -> Preflight:
         nonlocal workload, exact_hits
-        texts = client.scrape()
+        read = read_metrics(client.config, client.scrape())
         # SGLang matches token by token where its page size is 1, so it may hit more than whole blocks.
-        exact_hits = not any("sglang:" in text or "sglang_" in text for text in texts)
-        engines = engine_facts(client.config, texts)
-        told = {facts.block_size for facts in engines.values() if facts.block_size is not None}
+        exact_hits = read[0].family != "sglang"
+        engines = cache_configs(read)
+        told = {config.block_size for config in engines.values() if config.block_size is not None}
         if traffic.columns is None and len(told) == 1:
             # The data set has no blocks: probes go by the block size that the server tells.
             workload = replace(workload, block_size=told.pop())
-        return check_engines(client, workload, engines)
+        answer = check_engines(client, workload, engines)
+        answer.notes += [note for text in read for note in text.notes]
+        return answer
 
     check(lambda: check_inference(client, workload, tokenizer.encode))
     check(ask_engines)

@@ -9,7 +9,7 @@ from typing import Any
 from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, analyze_run, explain_unusable
 from ais_bench_prefix_cache.analysis.image_analysis import ServerUsage, analyze_image_run
 from ais_bench_prefix_cache.analysis.request_comparison import compare_requests
-from ais_bench_prefix_cache.analysis.run_facts import ProbeFact, ResetFact, RunFacts
+from ais_bench_prefix_cache.analysis.run_facts import ResetFact, RunFacts
 from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
 from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
 from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
@@ -18,7 +18,7 @@ from ais_bench_prefix_cache.foundation.names import PASS_WITH_WARNING
 from ais_bench_prefix_cache.running.traffic import FormalTraffic
 from ais_bench_prefix_cache.running.understanding import UnderstoodServer
 from ais_bench_prefix_cache.scenario.model import Scenario
-from ais_bench_prefix_cache.service.counters import Reading
+from ais_bench_prefix_cache.service.readings import Reading
 from ais_bench_prefix_cache.service.resetting import ResetOutcome
 
 
@@ -106,9 +106,9 @@ def analysis_of_run(
 def _facts(scenario: Scenario, observed: Observations) -> RunFacts:
     server, reset, seen = observed.server, observed.reset, observed.seen
     return RunFacts(
-        probes=tuple(ProbeFact(probe.dp_rank, probe.engine.label, probe.dp_rank) for probe in server.probed.probes),
         reset=ResetFact(reset.accepted, attempts=reset.attempts, hits_after=reset.hits_after),
         assumed_empty=reset.warning is not None,
+        probed_block_size=server.probed.rule.block_size,
         dropped_blocks=server.probed.rule.dropped_blocks,
         hybrid_warmup=scenario.service.hybrid_warmup,
         retried_requests=sum(row.attempts > 1 for row in seen) if seen else None,

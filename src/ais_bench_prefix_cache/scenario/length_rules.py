@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem
 from ais_bench_prefix_cache.foundation.findings import MOST_PROBLEMS
 from ais_bench_prefix_cache.foundation.strict_json import FieldPath
+from ais_bench_prefix_cache.scenario.building import build
 from ais_bench_prefix_cache.scenario.csv_lengths import INPUT_COLUMNS, OUTPUT_COLUMNS, read_csv_lengths
 from ais_bench_prefix_cache.scenario.field_rules import CheckedFields
 from ais_bench_prefix_cache.scenario.model import (
+    LENGTH_RULES,
     CsvLengths,
     ExplicitLengths,
     FixedLength,
-    LengthRange,
     LengthSpec,
     RangeLengths,
     TruncatedNormalLength,
@@ -23,23 +23,14 @@ from ais_bench_prefix_cache.scenario.model import (
 )
 
 
-def read_length_rule(fields: CheckedFields, path: FieldPath, place: Callable[[str], Path]) -> LengthSpec | None:
-    """The rule at ``path``; None where it is not sound. ``place`` resolves a path of the Scenario."""
+def read_length_rule(fields: CheckedFields, path: FieldPath) -> LengthSpec | None:
+    """The rule at ``path``, a CSV file of lengths read; None where it is not sound."""
     rule = fields.get(*path)
     if rule is None:
         return None
     mode = rule["mode"]
-    if mode == "fixed":
-        return FixedLength(rule["value"])
-    if mode == "explicit":
-        return ExplicitLengths(tuple(rule["values"]))
-    if mode == "range":
-        sound = [_ordered(fields, (*path, "ranges", n), item) for n, item in enumerate(rule["ranges"])]
-        if not all(sound):
-            return None
-        return RangeLengths(tuple(LengthRange(item["min"], item["max"], item["count"]) for item in rule["ranges"]))
     if mode == "csv":
-        file = place(rule["path"])
+        file = Path(rule["path"])
         columns = OUTPUT_COLUMNS if path[-1] == "output_length" else INPUT_COLUMNS
 
         def report(problem: Problem) -> None:
@@ -47,13 +38,14 @@ def read_length_rule(fields: CheckedFields, path: FieldPath, place: Callable[[st
 
         values = read_csv_lengths(file, columns, report)
         return CsvLengths(file, values) if fields.findings.sound(path) else None
-    if not _ordered(fields, path, rule):
+    intervals = [((*path, "ranges", n), item) for n, item in enumerate(rule.get("ranges", ()))] or [(path, rule)]
+    unordered = [item for place, item in intervals if "min" in item and not _ordered(fields, place, item)]
+    if unordered:
         return None
-    low, high = rule["min"], rule["max"]
-    if mode == "uniform":
-        return UniformLength(low, high)
-    mean = float(rule.get("mean", (low + high) / 2))
-    return TruncatedNormalLength(low, high, mean, float(rule.get("std", default_std(low, high))))
+    if mode == "truncated_normal":
+        low, high = rule["min"], rule["max"]
+        rule = {"mean": (low + high) / 2, "std": default_std(low, high), **rule}
+    return build(LENGTH_RULES[mode], rule)
 
 
 def default_std(low: int, high: int) -> float:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, ScenarioError
-from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE, group_name
+from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE, group_number
 from ais_bench_prefix_cache.foundation.strict_json import FieldPath, JsonError, parse_json_with_defects, read_file
-from ais_bench_prefix_cache.scenario.effective import effective_config, service_config, validation_config
+from ais_bench_prefix_cache.scenario.building import Readers, build
+from ais_bench_prefix_cache.scenario.effective import corpus_selection, effective_config
 from ais_bench_prefix_cache.scenario.field_rules import (
     API_KEY_PHRASE,
     CheckedFields,
@@ -26,29 +27,21 @@ from ais_bench_prefix_cache.scenario.field_rules import (
     override_group,
     usable_api_key,
 )
-from ais_bench_prefix_cache.scenario.findings import FieldFindings
+from ais_bench_prefix_cache.scenario.findings import FieldFindings, value_at
+from ais_bench_prefix_cache.scenario.groups import group_counts
 from ais_bench_prefix_cache.scenario.length_rules import check_count, check_room, listed_count, read_length_rule
 from ais_bench_prefix_cache.scenario.model import (
-    AisbenchConfig,
-    AisbenchDatasetConfig,
-    AisbenchModelConfig,
     BenchmarkMode,
-    CorpusConfig,
     CorpusSelection,
     GroupAssignment,
     GroupOverride,
-    GroupsConfig,
     LengthSpec,
-    MultimodalConfig,
-    PrefixCacheConfig,
-    RequestsConfig,
-    RunConfig,
     Scenario,
-    TokenizerConfig,
 )
 from ais_bench_prefix_cache.scenario.schema import filled_with_defaults, scenario_schema
 
-Place = Callable[[str], Path]
+Place = Callable[[str], str]
+"""Makes a path of the Scenario absolute."""
 
 
 def load_scenario(
@@ -67,19 +60,19 @@ def load_scenario(
     data = read_file(path, "the Scenario file", ScenarioError)
     source = _parsed(data, findings)
     report_schema_problems(source, findings)
-    document = filled_with_defaults(source, scenario_schema())
-    document.pop("$schema", None)
     directory = _directory_of(path)
 
-    def place(value: str) -> Path:
-        return Path(os.path.normpath(directory / value))
+    def place(value: str) -> str:
+        return os.path.normpath(directory / value)
 
+    document = filled_with_defaults(source, scenario_schema(), place)
+    document.pop("$schema", None)
     fields = CheckedFields(document, findings)
     check_names(fields)
     check_group_weights(fields)
     assignment = _assignment(fields)
     room = check_minimum_non_shared_length(fields) if benchmark_mode == "text" else None
-    lengths = _length_rules(fields, assignment, place, room)
+    lengths = _length_rules(fields, assignment, room)
     check_override_groups(fields)
     check_service(fields)
     if benchmark_mode == "mm":
@@ -88,7 +81,14 @@ def load_scenario(
     problems = findings.problems(list(source))
     if problems or assignment is None:
         raise ScenarioError(problems)
-    return _scenario(path, hashlib.sha256(data).hexdigest(), document, lengths, assignment, place, api_key)
+    document["tokenizer"]["path"] = _tokenizer_source(document["tokenizer"]["path"], place)
+    document["service"]["api_key"] = api_key
+    effective = effective_config(document, lengths)
+    content = {**copy.deepcopy(effective), "path": path.absolute(), "sha256": hashlib.sha256(data).hexdigest()}
+    for place_of_rule, rule in lengths.items():
+        value_at(content, place_of_rule[:-1])[place_of_rule[-1]] = rule
+    content["service"]["api_key"] = api_key
+    return build(Scenario, {**content, "effective": effective}, READERS)
 
 
 def _parsed(data: bytes, findings: FieldFindings) -> dict[str, Any]:
@@ -122,19 +122,12 @@ def _directory_of(path: Path) -> Path:
 
 def _assignment(fields: CheckedFields) -> GroupAssignment | None:
     rule = fields.get("prefix_cache", "groups", "assignment")
-    if rule is None:
-        return None
-    return GroupAssignment(
-        mode=rule["mode"],
-        exponent=float(rule.get("exponent", 1.0)),
-        weights=tuple(float(weight) for weight in rule.get("weights", ())),
-    )
+    return None if rule is None else build(GroupAssignment, rule)
 
 
 def _length_rules(
     fields: CheckedFields,
     assignment: GroupAssignment | None,
-    place: Place,
     room: int | None,
 ) -> dict[FieldPath, LengthSpec]:
     """Every sound length rule by its place, checked for its count and for ``room`` for the non-shared part, if any."""
@@ -143,7 +136,7 @@ def _length_rules(
     rules: dict[FieldPath, LengthSpec] = {}
 
     def read(path: FieldPath) -> LengthSpec | None:
-        rule = read_length_rule(fields, path, place)
+        rule = read_length_rule(fields, path)
         if rule is not None:
             rules[path] = rule
         return rule
@@ -169,7 +162,7 @@ def _length_rules(
             if listed_count(rule) is None or group is None:
                 continue
             if counts is None and requests and groups and assignment:
-                counts = _group_counts(groups, assignment, requests)
+                counts = group_counts(groups, assignment, requests)
             if counts is not None and group < len(counts):
                 check_count(fields, path, rule, counts[group], f"the number of requests of {key} is")
     for kind in ("input_length", "output_length"):
@@ -182,13 +175,6 @@ def _length_rules(
         if overridden != groups:
             has_room(path, rule)
     return rules
-
-
-def _group_counts(groups: int, assignment: GroupAssignment, requests: int) -> tuple[int, ...]:
-    # Brings numpy, which a Scenario without overrides does not need.
-    from ais_bench_prefix_cache.planning.groups import group_counts
-
-    return tuple(group_counts(groups, assignment, requests))
 
 
 def _api_key(fields: CheckedFields, environment: Mapping[str, str]) -> str:
@@ -210,102 +196,22 @@ def _api_key(fields: CheckedFields, environment: Mapping[str, str]) -> str:
     return from_environment
 
 
-def _scenario(
-    path: Path,
-    sha256: str,
-    document: Mapping[str, Any],
-    lengths: Mapping[FieldPath, LengthSpec],
-    assignment: GroupAssignment,
-    place: Place,
-    api_key: str,
-) -> Scenario:
-    """Build the model from a document without problems."""
-    run, tokenizer, corpus = document["run"], document["tokenizer"], document["corpus"]
-    prefix_cache, aisbench = document["prefix_cache"], document["aisbench"]
-    groups = prefix_cache["groups"]
-    overrides: FieldPath = ("prefix_cache", "groups", "overrides")
-    multimodal = document.get("multimodal")
-    seed_tokens = prefix_cache["seed_blocks"] * tokenizer["block_size"]
-    scenario = Scenario(
-        path=path.absolute(),
-        sha256=sha256,
-        schema_version=document["schema_version"],
-        run=RunConfig(run["run_id"], run["random_seed"], place(run["output_dir"]), run["overwrite"]),
-        tokenizer=TokenizerConfig(
-            _tokenizer_source(tokenizer["path"], place),
-            tokenizer["block_size"],
-            tokenizer["revision"],
-            tokenizer["trust_remote_code"],
-        ),
-        corpus=CorpusConfig(place(corpus["path"]), corpus["field"], _selection(corpus["selection"])),
-        requests=RequestsConfig(
-            document["requests"]["count"],
-            lengths["requests", "input_length"],
-            lengths["requests", "output_length"],
-        ),
-        output_key=document["output"]["output_key"],
-        prefix_cache=PrefixCacheConfig(
-            mode=prefix_cache["mode"],
-            target_hit_rate=float(prefix_cache["target_hit_rate"]),
-            seed_blocks=prefix_cache["seed_blocks"],
-            minimum_non_shared_length=prefix_cache.get("minimum_non_shared_length", seed_tokens),
-            groups=GroupsConfig(
-                count=groups["count"],
-                assignment=assignment,
-                overrides={
-                    group: GroupOverride(
-                        lengths.get((*overrides, group_name(group), "input_length")),
-                        lengths.get((*overrides, group_name(group), "output_length")),
-                        _selection(rules["corpus_selection"]) if "corpus_selection" in rules else None,
-                    )
-                    for group, rules in _by_group(groups["overrides"]).items()
-                },
-            ),
-            order=prefix_cache["order"]["strategy"],
-        ),
-        service=service_config(document["service"], api_key),
-        validation=validation_config(document["validation"]),
-        aisbench=AisbenchConfig(
-            config=None if aisbench["config"] is None else place(aisbench["config"]),
-            work_dir=place(aisbench["work_dir"]),
-            extra_args=aisbench["extra_args"],
-            dataset=AisbenchDatasetConfig(
-                **{**aisbench["dataset"], "input_columns": tuple(aisbench["dataset"]["input_columns"])}
-            ),
-            model=AisbenchModelConfig(**aisbench["model"]),
-        ),
-        multimodal=None if multimodal is None else _multimodal(multimodal, place),
-        effective={},
-    )
-    return replace(scenario, effective=effective_config(scenario, document))
+def _overrides(overrides: Mapping[str, Any]) -> dict[int, GroupOverride]:
+    return {group_number(name): build(GroupOverride, rules, READERS) for name, rules in overrides.items()}
 
 
-def _by_group(overrides: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-    numbered = {override_group(name): rules for name, rules in overrides.items()}
-    return {group: numbered[group] for group in sorted(number for number in numbered if number is not None)}
-
-
-def _selection(rule: Mapping[str, Any]) -> CorpusSelection:
-    mode = rule["mode"]
-    if mode in ("indices", "question_sha256"):
-        values = rule.get("values", rule.get(mode))
-        return CorpusSelection(mode, **{mode: _selected(mode, values)})
-    return CorpusSelection(
-        mode,
-        _selected("indices", rule.get("indices", ())),
-        _selected("question_sha256", rule.get("question_sha256", ())),
-    )
-
-
-def _selected(kind: str, values: Any) -> tuple[Any, ...]:
-    return tuple(value.lower() for value in values) if kind == "question_sha256" else tuple(values)
+READERS: Readers = {
+    CorpusSelection: corpus_selection,
+    LengthSpec: lambda rule: rule,  # rules were read before, because they name files
+    Mapping[int, GroupOverride]: _overrides,
+}
 
 
 def _tokenizer_source(value: str, place: Place) -> str:
     """An absolute path for anything that is or looks like a path, else the hub model name as it was written."""
     looks_like_path = value in (".", "..") or value.startswith(("./", "../", "/"))
     path = place(value)
-    return str(path) if looks_like_path or _is_directory(path) else value
+    return path if looks_like_path or _is_directory(Path(path)) else value
 
 
 def _is_directory(path: Path) -> bool:
@@ -313,8 +219,3 @@ def _is_directory(path: Path) -> bool:
         return path.is_dir()
     except OSError:  # a name that is too long for a file
         return False
-
-
-def _multimodal(section: Mapping[str, Any], place: Place) -> MultimodalConfig:
-    directory = section["mmmu_parquet_dir"]
-    return MultimodalConfig(None if directory is None else place(directory), tuple(section["scenarios"]))

@@ -64,6 +64,15 @@ class CsvLengths:
 
 LengthSpec = Union[FixedLength, ExplicitLengths, RangeLengths, UniformLength, TruncatedNormalLength, CsvLengths]
 
+LENGTH_RULES: Mapping[str, type[LengthSpec]] = {
+    "fixed": FixedLength,
+    "explicit": ExplicitLengths,
+    "range": RangeLengths,
+    "uniform": UniformLength,
+    "truncated_normal": TruncatedNormalLength,
+}
+"""By their mode the rules whose fields are all in the Scenario; ``csv`` reads a file."""
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -138,7 +147,7 @@ class PrefixCacheConfig:
     seed_blocks: int
     minimum_non_shared_length: int
     groups: GroupsConfig
-    order: OrderStrategy
+    order: OrderStrategy = field(metadata={"key": "order.strategy"})
 
 
 @dataclass(frozen=True)
@@ -149,9 +158,9 @@ class ServiceConfig:
     kept out of ``repr`` and never written anywhere.
     """
 
-    inference_urls: tuple[str, ...]
-    metrics_urls: tuple[str, ...]
-    reset_urls: tuple[str, ...]
+    inference_urls: tuple[str, ...] = field(metadata={"key": "inference_url"})
+    metrics_urls: tuple[str, ...] = field(metadata={"key": "metrics_url"})
+    reset_urls: tuple[str, ...] = field(metadata={"key": "reset_url"})
     model: str
     dp_size: int
     assume_empty_cache: bool
@@ -166,10 +175,11 @@ class ServiceConfig:
 
 @dataclass(frozen=True)
 class ValidationConfig:
-    """Percentage points."""
+    """Warning thresholds in percentage points, and bounds of a good request in milliseconds (``ttft_ms`` …)."""
 
     target_warning_pp: float
     actual_warning_pp: float
+    slo: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -190,6 +200,8 @@ class AisbenchModelConfig:
     retry: int
     batch_size: int
     generation_kwargs: Mapping[str, Any]
+    request_rate: float | None = None
+    arrivals: Literal["poisson", "even"] = "poisson"
 
 
 @dataclass(frozen=True)
@@ -225,13 +237,13 @@ class Scenario:
     tokenizer: TokenizerConfig
     corpus: CorpusConfig
     requests: RequestsConfig
-    output_key: Literal["max_tokens", "output_tokens"] | None
+    output_key: Literal["max_tokens", "output_tokens"] | None = field(metadata={"key": "output.output_key"})
     prefix_cache: PrefixCacheConfig
     service: ServiceConfig
     validation: ValidationConfig
     aisbench: AisbenchConfig
-    multimodal: MultimodalConfig | None
-    effective: Mapping[str, Any] = field(repr=False)
+    multimodal: MultimodalConfig | None = None
+    effective: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def block_size(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -43,12 +43,15 @@ def default_mode(branches: Mapping[str, Schema]) -> str | None:
     return next((mode for mode, branch in branches.items() if "default" in branch["properties"]["mode"]), None)
 
 
-def filled_with_defaults(value: Any, schema: Schema) -> Any:
+def filled_with_defaults(value: Any, schema: Schema, place: Callable[[str], str] = str) -> Any:
     """A copy of ``value`` in the order of the schema, with the default of every field that was left out.
 
-    Values of a wrong shape are kept as they are: saying so is the checks' task.
+    ``place`` makes the paths (``x-path``) absolute. Values of a wrong shape are kept as they are: saying so is the
+    checks' task.
     """
     schema = resolved(schema)
+    if schema.get("x-path") and isinstance(value, str):
+        return place(value)
     if not isinstance(value, dict):
         return copy.copy(value)
     branches = branches_by_mode(schema)
@@ -59,12 +62,12 @@ def filled_with_defaults(value: Any, schema: Schema) -> Any:
     properties: Schema = schema.get("properties", {})
     for key, field in properties.items():
         if key in value or "default" in field:
-            filled[key] = filled_with_defaults(value[key] if key in value else field["default"], field)
+            filled[key] = filled_with_defaults(value[key] if key in value else field["default"], field, place)
     patterns: Schema = schema.get("patternProperties", {})
     for key in value:
         if key not in properties:
             field = next(iter(patterns.values()), {})
-            filled[key] = filled_with_defaults(value[key], field)
+            filled[key] = filled_with_defaults(value[key], field, place)
     return filled
 
 

@@ -9,25 +9,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ais_bench_prefix_cache.counters.reader import CacheConfig
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem, ServiceError
 from ais_bench_prefix_cache.service.client import ServedModel, ServiceClient
-from ais_bench_prefix_cache.service.counters import EngineId
+from ais_bench_prefix_cache.service.readings import EngineId
 
 PROBE_IMAGE_URL = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAEAAAABACAAAAACPAi4CAAAANElEQVR42u3MMREAIAwEMArFv2"
     "Lu6oDl10RAaq9MnzS4adACgUAgEAgEAoFAIBAIfuqFwQB9LgLy4CuODgAAAABJRU5ErkJggg=="
 )
 """A grey gradient of 64×64 pixels: enough for the patches of every model known, and a moment's work."""
-
-
-@dataclass(frozen=True)
-class EngineFacts:
-    """What an engine says about its cache; None: it does not say. ``capacity_tokens`` is its own, not a sum."""
-
-    block_size: int | None = None
-    prefix_caching: bool | None = None
-    capacity_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +110,7 @@ def _image_problem(where: str, images: int, problem: Problem) -> Problem:
     )
 
 
-def check_engines(client: ServiceClient, workload: Workload, engines: Mapping[EngineId, EngineFacts]) -> Preflight:
+def check_engines(client: ServiceClient, workload: Workload, engines: Mapping[EngineId, CacheConfig]) -> Preflight:
     """The engines behind ``/metrics`` (at least one): their number, block size, whether they cache, and their capacity.
 
     Raises ServiceError with all problems.
@@ -128,7 +120,14 @@ def check_engines(client: ServiceClient, workload: Workload, engines: Mapping[En
     result = Preflight()
     problems: list[Problem] = []
     shown = ", ".join(str(engine) for engine in sorted(engines))
-    result.facts["engines"] = {str(engine): vars(facts) for engine, facts in sorted(engines.items())}
+    result.facts["engines"] = {
+        str(engine): {
+            "block_size": facts.block_size,
+            "prefix_caching": facts.prefix_caching,
+            "capacity_tokens": facts.kv_cache_size_tokens,
+        }
+        for engine, facts in sorted(engines.items())
+    }
     if len(engines) != config.dp_size:
         # Some servers publish an engine only after its first request: too few is for the probes to judge.
         text = f"shows {len(engines)} engines ({shown}), service.dp_size is {config.dp_size}"
@@ -148,7 +147,7 @@ def check_engines(client: ServiceClient, workload: Workload, engines: Mapping[En
         problems.extend(_engine_problems(where, engine, facts, workload))
     for name, known in (
         ("block size", [facts.block_size for facts in engines.values()]),
-        ("cache capacity", [facts.capacity_tokens for facts in engines.values()]),
+        ("cache capacity", [facts.kv_cache_size_tokens for facts in engines.values()]),
     ):
         if all(value is None for value in known):
             result.notes.append(f"the server does not tell its {name}: not checked before the probes")
@@ -273,7 +272,7 @@ def _request_field_problems(client: ServiceClient) -> list[Problem]:
     return problems
 
 
-def _engine_problems(where: str, engine: EngineId, facts: EngineFacts, workload: Workload) -> list[Problem]:
+def _engine_problems(where: str, engine: EngineId, facts: CacheConfig, workload: Workload) -> list[Problem]:
     problems = []
     if facts.prefix_caching is False:
         problems.append(
@@ -295,19 +294,19 @@ def _engine_problems(where: str, engine: EngineId, facts: EngineFacts, workload:
                 f"--block-size {workload.block_size}.",
             )
         )
-    if facts.capacity_tokens is not None:
+    if facts.kv_cache_size_tokens is not None:
         prefixes = sum(workload.canonical_prefix_tokens.values())
         needed = workload.longest_request_tokens
         what = "the longest request"
         if workload.mode == "warmup":
             needed += prefixes
             what = f"the canonical prefixes of {len(workload.canonical_prefix_tokens)} groups and the longest request"
-        if needed > facts.capacity_tokens:
+        if needed > facts.kv_cache_size_tokens:
             problems.append(
                 Problem(
                     Code.CACHE_TOO_SMALL,
                     where,
-                    f"{engine} holds {facts.capacity_tokens} tokens, but {needed} are needed for {what}",
+                    f"{engine} holds {facts.kv_cache_size_tokens} tokens, but {needed} are needed for {what}",
                     hint="Give the server more KV memory (--gpu-memory-utilization, --num-gpu-blocks-override), or use "
                     "fewer groups or shorter inputs and prepare again.",
                 )

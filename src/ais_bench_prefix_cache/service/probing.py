@@ -13,13 +13,14 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ais_bench_prefix_cache.counters.reader import EngineCounters
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.foundation.names import RANK_HEADER
 from ais_bench_prefix_cache.prompts import MIN_CONTROLLED_TOKENS, UNIQUE, PromptSource, PromptSpec, WordEstimate
 from ais_bench_prefix_cache.service.block_inference import BlockRule, rules_that_explain
 from ais_bench_prefix_cache.service.client import ServiceClient
-from ais_bench_prefix_cache.service.counters import Counter, EngineId, Reading
+from ais_bench_prefix_cache.service.readings import EngineId, Reading
 from ais_bench_prefix_cache.service.scraping import CounterReader
 
 _FIRST_CHARACTERS_PER_TOKEN = 2.0
@@ -171,8 +172,8 @@ def _tells_block_sizes_apart(tokens: int, block_size: int) -> bool:
 
 
 def _the_one_that_moved(
-    client: ServiceClient, dp_rank: int, tokens: int | None, moved: Mapping[EngineId, Counter]
-) -> tuple[EngineId, Counter]:
+    client: ServiceClient, dp_rank: int, tokens: int | None, moved: Mapping[EngineId, EngineCounters]
+) -> tuple[EngineId, EngineCounters]:
     where = _metrics_place(client)
     asked = [(engine, rise) for engine, rise in sorted(moved.items()) if rise.queries]
     if not asked:

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ais_bench_prefix_cache.counters.reader import EngineCounters
 from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.service.client import ServiceClient
-from ais_bench_prefix_cache.service.counters import Counter, EngineId, Reading, movement, total_queries
+from ais_bench_prefix_cache.service.readings import EngineId, Reading, movement, total_queries
 
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.5
@@ -47,7 +48,7 @@ class CounterReader:
 
     def wait_for_queries(
         self, before: Reading, tokens: int | None, timeout: float
-    ) -> tuple[Reading, dict[EngineId, Counter]]:
+    ) -> tuple[Reading, dict[EngineId, EngineCounters]]:
         """Read until the queries of all engines together have risen by ``tokens`` (None: by anything).
 
         Returns the last reading and the movement since ``before``; after ``timeout`` seconds whatever has moved.

@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ais_bench_prefix_cache.counters.reader import EngineCounters
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem, ServiceError
 from ais_bench_prefix_cache.service.block_inference import BlockRule
 from ais_bench_prefix_cache.service.client import Completion, ServiceClient
-from ais_bench_prefix_cache.service.counters import Counter, EngineId, Reading
+from ais_bench_prefix_cache.service.readings import EngineId, Reading
 from ais_bench_prefix_cache.service.scraping import CounterReader
 
 _IN_FLIGHT_PER_RANK = 4
@@ -185,7 +186,7 @@ def _check_lengths(client: ServiceClient, plan: Sequence[WarmupEntry], completio
 
 def _wait(
     client: ServiceClient, reader: CounterReader, before: Reading, plan: Sequence[WarmupEntry]
-) -> tuple[Reading, dict[EngineId, Counter]]:
+) -> tuple[Reading, dict[EngineId, EngineCounters]]:
     tokens = sum(entry.input_tokens for entry in plan)
     return reader.wait_for_queries(before, tokens, client.config.timeout_seconds)
 
@@ -202,7 +203,7 @@ class _Proof:
 def _prove(
     client: ServiceClient,
     proofs: Sequence[_Proof],
-    moved: Mapping[EngineId, Counter],
+    moved: Mapping[EngineId, EngineCounters],
     rank_of_engine: Mapping[EngineId, int],
     exact_hits: bool,
 ) -> None:
@@ -213,7 +214,7 @@ def _prove(
         of_rank = [proof for proof in proofs if proof.entry.dp_rank == dp_rank]
         queries = sum(proof.entry.input_tokens for proof in of_rank)
         expected = sum(proof.expected_hits for proof in of_rank)
-        rise = by_rank.get(dp_rank, Counter(0, 0))
+        rise = by_rank.get(dp_rank, EngineCounters())
         if rise.queries != queries:
             problems.append(
                 Problem(

@@ -129,8 +129,9 @@ def test_a_deviation_and_a_mismatch_warn_and_say_what_they_suggest() -> None:
         "QUERIES_MISMATCH",
     ]
     assert document["warnings"][2]["message"] == (
-        "the server counted 1010 prompt tokens, planned were 1000: 10 too many - the server counts 1 token more in "
-        "every prompt than the data set: a special token (BOS) or a template"
+        "the server counted 1010 prompt tokens, planned were 1000: 10 too many - the sum is 1 token more for each "
+        "request, which is consistent with a special token (BOS) or a template in every prompt, and with other traffic "
+        "of that size"
     )
     assert document["warnings"][2]["suggests"] == ["TOKENS_ADDED"]
     assert document["validation"]["actual_status"] == "PASS_WITH_WARNING"

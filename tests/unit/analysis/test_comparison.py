@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.doubles.metric_texts import engine, vllm_text
+from tests.doubles.metric_texts import engine, snapshot, vllm_text
 
 from ais_bench_prefix_cache.analysis.comparison import Comparison, compare
-from ais_bench_prefix_cache.analysis.planned_traffic import PlannedShare, PlannedTraffic
+from ais_bench_prefix_cache.analysis.planned_traffic import PlannedTraffic
 from ais_bench_prefix_cache.counters.difference import difference
-from ais_bench_prefix_cache.counters.snapshot import parse_snapshot
+from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.scenario.model import ValidationConfig
 
 COLD = PlannedTraffic(
@@ -16,17 +16,16 @@ COLD = PlannedTraffic(
     block_size=16,
     dp_size=2,
     requests=10,
-    input_tokens=1000,
-    hit_tokens=576,
-    by_rank={0: PlannedShare(600, 320), 1: PlannedShare(400, 256)},
+    tokens=TokenShare(1000, 576),
+    by_rank={0: TokenShare(600, 320), 1: TokenShare(400, 256)},
 )
-WARM = PlannedTraffic(mode="warmup", block_size=16, dp_size=2, requests=10, input_tokens=1000, hit_tokens=576)
+WARM = PlannedTraffic(mode="warmup", block_size=16, dp_size=2, requests=10, tokens=TokenShare(1000, 576))
 
 
 def compared(planned: PlannedTraffic, first: tuple[int, int], second: tuple[int, int], pp: float = 5.0) -> Comparison:
-    early = parse_snapshot(vllm_text(engine(0, 0), engine(0, 0)), dp_size=2)
-    late = parse_snapshot(vllm_text(engine(*first, kv_cache_usage_perc=0.5), engine(*second)), dp_size=2)
-    return compare(planned, difference(early, late), ValidationConfig(1.0, pp))
+    early = snapshot(vllm_text(engine(0, 0), engine(0, 0)), dp_size=2)
+    late = snapshot(vllm_text(engine(*first, kv_cache_usage_perc=0.5), engine(*second)), dp_size=2)
+    return compare(planned, difference(early, late), late, ValidationConfig(1.0, pp))
 
 
 def test_cold_is_compared_rank_by_rank() -> None:
@@ -106,9 +105,9 @@ def test_any_difference_in_queries_is_a_warning(counted: int, words: str) -> Non
 def blocks_counted(queries: int) -> Comparison:
     text = "vllm:gpu_prefix_cache_queries_total {}\nvllm:gpu_prefix_cache_hits_total {}\n"
     text += 'vllm:cache_config_info{{block_size="16"}} 1\n'
-    early, late = (parse_snapshot(text.format(*c), dp_size=1) for c in ((0, 0), (queries, 36)))
-    planned = PlannedTraffic(mode="warmup", block_size=16, dp_size=1, requests=10, input_tokens=1000, hit_tokens=576)
-    return compare(planned, difference(early, late), ValidationConfig(1.0, 5.0))
+    early, late = (snapshot(text.format(*c), dp_size=1) for c in ((0, 0), (queries, 36)))
+    planned = PlannedTraffic(mode="warmup", block_size=16, dp_size=1, requests=10, tokens=TokenShare(1000, 576))
+    return compare(planned, difference(early, late), late, ValidationConfig(1.0, 5.0))
 
 
 def test_counted_blocks_may_lack_the_incomplete_last_ones() -> None:
@@ -120,16 +119,16 @@ def test_counted_blocks_may_lack_the_incomplete_last_ones() -> None:
 
 
 def test_an_external_tier_is_reported_beside_the_local_rate() -> None:
-    early = parse_snapshot(vllm_text(engine(0, 0)), dp_size=1)
-    late = parse_snapshot(
+    early = snapshot(vllm_text(engine(0, 0)), dp_size=1)
+    late = snapshot(
         vllm_text(engine(1000, 576, external_prefix_cache_queries=424, external_prefix_cache_hits=100)), dp_size=1
     )
-    actual = compare(WARM, difference(early, late), ValidationConfig(1.0, 5.0)).actual
+    actual = compare(WARM, difference(early, late), late, ValidationConfig(1.0, 5.0)).actual
     assert (actual["global_hits"], actual["external_tier"]) == (576, {"queries": 424, "hits": 100})
 
 
 def test_a_server_that_counts_for_all_ranks_has_no_ranks() -> None:
     text = "sglang:prompt_tokens_total {}\nsglang:cached_tokens_total {}\n"
-    early, late = (parse_snapshot(text.format(*c), dp_size=2) for c in ((0, 0), (1000, 576)))
-    actual = compare(COLD, difference(early, late), ValidationConfig(1.0, 5.0)).actual
+    early, late = (snapshot(text.format(*c), dp_size=2) for c in ((0, 0), (1000, 576)))
+    actual = compare(COLD, difference(early, late), late, ValidationConfig(1.0, 5.0)).actual
     assert (actual["by_dp"], actual["global_hits"]) == ({}, 576)

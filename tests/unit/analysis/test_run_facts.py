@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 
-from ais_bench_prefix_cache.analysis.run_facts import CachePrediction, ProbeFact, ResetFact, RunFacts, TokenizationFact
+from ais_bench_prefix_cache.analysis.run_facts import CachePrediction, ResetFact, RunFacts
 
 
 def test_facts_survive_their_json() -> None:
     facts = RunFacts(
-        tokenization=(TokenizationFact("group-0", 5, 100, 98, 7, None),),
-        probes=(ProbeFact(0, "0", 0), ProbeFact(1, "0", None)),
-        reset=ResetFact(accepted=True, status=200, attempts=2, hits_after={0: 0, 1: 64}),
+        reset=ResetFact(accepted=True, attempts=2, hits_after={0: 0, 1: 64}),
         cache_prediction=CachePrediction(1280, 32, 4),
         assumed_empty=True,
+        probed_block_size=16,
         dropped_blocks=1,
         hybrid_warmup=True,
         retried_requests=0,

@@ -6,17 +6,16 @@ import re
 from collections.abc import Callable
 
 import pytest
-from tests.doubles.metric_texts import engine, vllm_text
+from tests.doubles.metric_texts import engine, snapshot, vllm_text
 
 from ais_bench_prefix_cache.counters.difference import CounterDelta, difference
-from ais_bench_prefix_cache.counters.snapshot import parse_snapshot, parse_snapshots
 from ais_bench_prefix_cache.foundation.errors import SnapshotError
 
 Prom = Callable[[str], str]
 
 
 def between(baseline: str, after: str, dp_size: int = 1) -> CounterDelta:
-    return difference(parse_snapshot(baseline, dp_size=dp_size), parse_snapshot(after, dp_size=dp_size))
+    return difference(snapshot(baseline, dp_size=dp_size), snapshot(after, dp_size=dp_size))
 
 
 def refusal(baseline: str, after: str, dp_size: int = 1) -> str:
@@ -28,13 +27,19 @@ def refusal(baseline: str, after: str, dp_size: int = 1) -> str:
 def test_two_engines_between_two_real_snapshots(prom: Prom) -> None:
     # 04 is all zeros; 05 shows 4160 / 448 and 4423 / 672 (grep).
     delta = between(prom("04"), prom("05"), 2)
-    assert {rank: (d.engine, d.queries, d.hits) for rank, d in delta.by_rank.items()} == {
-        0: ("0", 4160, 448),
-        1: ("1", 4423, 672),
+    assert {rank: (d.queries, d.hits) for rank, d in delta.by_rank.items()} == {
+        0: (4160, 448),
+        1: (4423, 672),
     }
     assert (delta.queries, delta.hits, delta.hit_rate) == (8583, 1120, 1120 / 8583)
-    assert (delta.total("prompt_tokens"), delta.total("prompt_tokens_cached")) == (8583, 1120)
-    assert (delta.total("preemptions"), delta.total("speculative_drafts")) == (0, None)
+    assert (
+        delta.total(lambda counted: counted.prompt_tokens),
+        delta.total(lambda counted: counted.prompt_tokens_cached),
+    ) == (8583, 1120)
+    assert (
+        delta.total(lambda counted: counted.preemptions),
+        delta.total(lambda counted: counted.speculative_drafts),
+    ) == (0, None)
     assert (delta.unit, delta.block_size, delta.queries_source) == ("tokens", 32, "queries_counter")
 
 
@@ -50,7 +55,7 @@ def test_a_rank_without_queries_has_no_rate() -> None:
 
 def test_an_optional_counter_that_appears_in_between_began_at_0() -> None:
     delta = between(vllm_text(engine(0, 0)), vllm_text(engine(100, 64, num_preemptions=3)))
-    assert delta.total("preemptions") == 3
+    assert delta.total(lambda counted: counted.preemptions) == 3
 
 
 def test_ports_in_another_order_are_the_same_engines(prom: Prom) -> None:
@@ -60,7 +65,7 @@ def test_ports_in_another_order_are_the_same_engines(prom: Prom) -> None:
         'prefix_cache_queries_total{engine="1",model_name="tiny"} 96.0',
     )
     assert moved != late
-    delta = difference(parse_snapshots([early, late], dp_size=2), parse_snapshots([moved, early], dp_size=2))
+    delta = difference(snapshot(early, late, dp_size=2), snapshot(moved, early, dp_size=2))
     assert {rank: d.queries for rank, d in delta.by_rank.items()} == {0: 0, 1: 96}
 
 
@@ -110,14 +115,14 @@ def test_sglang_between_two_texts() -> None:
         'sglang:cached_tokens_total{model_name="m",cache_source="storage"} 8\n'
     )
     delta = between(early, late)
-    assert (delta.queries, delta.hits, delta.total("external_hits")) == (200, 120, 8)
+    assert (delta.queries, delta.hits, delta.total(lambda counted: counted.external_hits)) == (200, 120, 8)
 
 
 def test_falling_counters_are_refused(prom: Prom) -> None:
     hint = "\n    the server was restarted in between, or the two files are swapped"
     assert refusal(prom("c13_reset_between_baseline"), prom("c13_reset_between_after")) == (
-        f"rank 0: vllm:prefix_cache_queries_total fell from 1000 to 10{hint}\n"
-        f"rank 0: vllm:prefix_cache_hits_total fell from 600 to 4{hint}"
+        f'rank 0: vllm:prefix_cache_queries_total{{engine="0",model_name="m"}} fell from 1000 to 10{hint}\n'
+        f'rank 0: vllm:prefix_cache_hits_total{{engine="0",model_name="m"}} fell from 600 to 4{hint}'
     )
 
 
@@ -132,7 +137,8 @@ def test_a_restart_behind_larger_values_is_refused(prom: Prom) -> None:
     )
     no_start = re.sub("(?m)^process.*\n", "", baseline), re.sub("(?m)^process.*\n", "", after)
     assert refusal(*no_start) == (
-        "rank 0: the counters were created anew between the snapshots: at 1700000000.000, then at "
+        'rank 0: vllm:prefix_cache_queries_created{engine="0",model_name="m"} changed: what it counts was created anew '
+        "between the snapshots, at 1700000000.000, then at "
         f"1700000990.000{RESTART}"
     )
 

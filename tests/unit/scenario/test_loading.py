@@ -14,7 +14,6 @@ import pytest
 
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, ScenarioError
 from ais_bench_prefix_cache.scenario.effective import (
-    effective_config_sha256,
     service_from_effective,
     validation_from_effective,
 )
@@ -320,13 +319,6 @@ def test_url_lists_and_no_reset_url(tmp_path: Path) -> None:
 
 def test_the_editors_schema_key_changes_nothing(tmp_path: Path) -> None:
     assert load(tmp_path, {"$schema": "./scenario.schema.json"}).effective == load(tmp_path, {}).effective
-
-
-def test_the_digest_of_the_effective_configuration() -> None:
-    assert (
-        effective_config_sha256({"b": [1, 0.5], "a": "é"})
-        == hashlib.sha256('{"a":"é","b":[1,0.5]}'.encode()).hexdigest()
-    )
 
 
 def test_the_service_is_rebuilt_from_the_effective_configuration(tmp_path: Path) -> None:

@@ -8,11 +8,10 @@ import httpx
 import pytest
 from tests.doubles.fake_service import URL, FakeService, service_config
 
+from ais_bench_prefix_cache.counters.reader import CacheConfig
 from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.service.client import ServiceClient
-from ais_bench_prefix_cache.service.counters import EngineId
 from ais_bench_prefix_cache.service.preflight import (
-    EngineFacts,
     Preflight,
     SamplePrompt,
     Workload,
@@ -20,6 +19,7 @@ from ais_bench_prefix_cache.service.preflight import (
     check_inference,
     tokenizer_difference,
 )
+from ais_bench_prefix_cache.service.readings import EngineId
 
 PROMPT = "How many clips did Natalia sell altogether?"
 ASKED = Workload(
@@ -29,7 +29,7 @@ ASKED = Workload(
     canonical_prefix_tokens={"group-0": 512, "group-1": 256},
     samples=(SamplePrompt("group-0", PROMPT, 11), SamplePrompt("group-1", PROMPT[::-1], 11)),
 )
-GOOD = EngineFacts(16, True, 10_000)
+GOOD = CacheConfig(16, True, 10_000)
 
 
 def inference(service: FakeService, workload: Workload = ASKED, **changes: Any) -> Preflight:
@@ -38,7 +38,7 @@ def inference(service: FakeService, workload: Workload = ASKED, **changes: Any) 
     return check_inference(client, workload, FakeService().encode)
 
 
-def engines(facts: dict[str, EngineFacts], workload: Workload = ASKED, **changes: Any) -> Preflight:
+def engines(facts: dict[str, CacheConfig], workload: Workload = ASKED, **changes: Any) -> Preflight:
     client = ServiceClient(service_config(**changes), transport=FakeService().transport())
     return check_engines(client, workload, {EngineId(0, label): each for label, each in facts.items()})
 
@@ -82,7 +82,7 @@ def test_what_the_server_does_not_tell_is_a_note() -> None:
         f"{URL}/v1/models does not tell max_model_len: whether the longest request fits is not checked",
         f"{URL}/tokenize is not offered: the server's tokenizer is compared by token counts only",
     ]
-    assert engines({"0": EngineFacts(), "1": EngineFacts()}).notes == [
+    assert engines({"0": CacheConfig(), "1": CacheConfig()}).notes == [
         "the server does not tell its block size: not checked before the probes",
         "the server does not tell its cache capacity: not checked before the probes",
     ]
@@ -156,7 +156,7 @@ def test_fewer_engines_are_left_to_the_probes() -> None:
 
 
 def test_all_that_is_wrong_with_an_engine_at_once() -> None:
-    assert problems(lambda: engines({"0": EngineFacts(32, False, 1767), "1": GOOD})) == [
+    assert problems(lambda: engines({"0": CacheConfig(32, False, 1767), "1": GOOD})) == [
         f"[PREFIX_CACHING_OFF] {URL}/metrics: engine '0' says that prefix caching is off\n"
         "    Start the server with --enable-prefix-caching.",
         f"[WRONG_BLOCK_SIZE] {URL}/metrics: engine '0' caches in blocks of 32 tokens, not of 16 as "
@@ -170,6 +170,6 @@ def test_all_that_is_wrong_with_an_engine_at_once() -> None:
 
 def test_a_cold_run_needs_room_for_one_request() -> None:
     cold = Workload("cold", 16, 1000, {"group-0": 512, "group-1": 512}, ())
-    assert engines({"0": EngineFacts(16, True, 1000), "1": GOOD}, cold).notes == []
-    (problem,) = problems(lambda: engines({"0": EngineFacts(16, True, 999), "1": GOOD}, cold))
+    assert engines({"0": CacheConfig(16, True, 1000), "1": GOOD}, cold).notes == []
+    (problem,) = problems(lambda: engines({"0": CacheConfig(16, True, 999), "1": GOOD}, cold))
     assert "engine '0' holds 999 tokens, but 1000 are needed for the longest request" in problem

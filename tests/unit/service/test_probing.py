@@ -9,11 +9,12 @@ import httpx
 import pytest
 from tests.doubles.fake_service import URL, FakeService, service_config
 
+from ais_bench_prefix_cache.counters.reader import EngineCounters
 from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.service.block_inference import BlockRule, rules_that_explain
 from ais_bench_prefix_cache.service.client import ServiceClient
-from ais_bench_prefix_cache.service.counters import EngineId
 from ais_bench_prefix_cache.service.probing import ProbedRanks, probe_ranks, probe_text
+from ais_bench_prefix_cache.service.readings import EngineId, Reading
 from ais_bench_prefix_cache.service.resetting import empty_the_caches
 from ais_bench_prefix_cache.service.scraping import CounterReader
 from ais_bench_prefix_cache.service.warming import WarmupEntry, warm_and_prove, warm_shorter_prefixes
@@ -130,12 +131,10 @@ def test_a_server_that_counts_blocks() -> None:
 
 
 def in_blocks(service: FakeService, texts: Any) -> Any:
-    from ais_bench_prefix_cache.service.counters import Counter, Reading
-
     reading = service.read(texts)
     return Reading(
         reading.texts,
-        {engine: Counter(each.queries // 16, each.hits // 16) for engine, each in reading.counters.items()},
+        {engine: EngineCounters(each.queries // 16, each.hits // 16) for engine, each in reading.counters.items()},
     )
 
 

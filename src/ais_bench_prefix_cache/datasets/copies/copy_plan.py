@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
-from ais_bench_prefix_cache.planning.groups import zipf_weights
 from ais_bench_prefix_cache.planning.plan import Int64Column
+from ais_bench_prefix_cache.scenario.groups import zipf_weights
 
 PrefixAlgorithm = Literal["uniform", "zipf"]
 

@@ -6,23 +6,19 @@ import re
 from collections.abc import Callable
 
 import pytest
+from tests.doubles.metric_texts import snapshot
 
-from ais_bench_prefix_cache.counters.snapshot import (
-    WHOLE_SERVER,
-    CacheConfig,
-    MetricsSnapshot,
-    parse_kv_cache_usage,
-    parse_snapshot,
-    parse_snapshots,
-)
+from ais_bench_prefix_cache.counters.ranks import MetricsSnapshot, read_kv_cache_usage
+from ais_bench_prefix_cache.counters.reader import CacheConfig
 from ais_bench_prefix_cache.foundation.errors import SnapshotError
+from ais_bench_prefix_cache.foundation.names import NO_RANK
 
 Prom = Callable[[str], str]
 TOKENS = ("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "tokens")
 
 
-def counts(snapshot: MetricsSnapshot) -> dict[int, tuple[str | None, int, int]]:
-    return {rank: (c.engine, c.queries, c.hits) for rank, c in snapshot.by_rank.items()}
+def counts(read: MetricsSnapshot) -> dict[int, tuple[str | None, int, int]]:
+    return {rank: (c.label, c.counters.queries, c.counters.hits) for rank, c in read.by_rank.items()}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +49,6 @@ def counts(snapshot: MetricsSnapshot) -> dict[int, tuple[str | None, int, int]]:
         ("c02", 1, TOKENS, {0: ("0", 1000, 600)}),
         ("c03", 1, TOKENS, {0: ("0", 1000, 600)}),
         ("c05", 1, TOKENS, {0: ("0", 1000, 600)}),
-        ("c06", 1, TOKENS, {0: ("0", 1000, 600)}),
         ("c09", 1, TOKENS, {0: ("0", 1000, 600)}),
         ("c10", 1, TOKENS, {0: (None, 1000, 600)}),
         ("c11", 1, ("vllm:prefix_cache_queries", "vllm:prefix_cache_hits", "tokens"), {0: ("0", 40, 15)}),
@@ -63,9 +58,9 @@ def counts(snapshot: MetricsSnapshot) -> dict[int, tuple[str | None, int, int]]:
 def test_counters_per_rank(
     file: str, dp_size: int, names: tuple[str, str, str], expected: dict[int, tuple[str | None, int, int]], prom: Prom
 ) -> None:
-    snapshot = parse_snapshot(prom(file), dp_size=dp_size)
-    assert (snapshot.queries_metric, snapshot.hits_metric, snapshot.unit) == names
-    assert counts(snapshot) == expected
+    read = snapshot(prom(file), dp_size=dp_size)
+    assert (read.queries_metric, read.hits_metric, read.unit) == names
+    assert counts(read) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,55 +75,60 @@ def test_counters_per_rank(
 def test_counters_of_texts_of_a_few_lines(
     file: str, expected: dict[int, tuple[str | None, int, int]], prom: Prom
 ) -> None:
-    assert counts(parse_snapshot(prom(file), dp_size=1)) == expected
+    assert counts(snapshot(prom(file), dp_size=1)) == expected
 
 
 def test_everything_beside_the_two_counters(prom: Prom) -> None:
-    engine = parse_snapshot(prom("02"), dp_size=1).by_rank[0]
-    assert (engine.prompt_tokens, engine.prompt_tokens_cached) == (13301, 4576)
-    assert (engine.external_queries, engine.external_hits) == (0, 0)
-    assert (engine.preemptions, engine.requests, engine.speculative_drafts) == (1, 115, None)
+    engine = snapshot(prom("02"), dp_size=1).by_rank[0]
+    assert (engine.counters.prompt_tokens, engine.counters.prompt_tokens_cached) == (13301, 4576)
+    assert (engine.counters.external_queries, engine.counters.external_hits) == (0, 0)
+    assert (engine.counters.preemptions, engine.counters.requests, engine.counters.speculative_drafts) == (1, 115, None)
     assert (engine.running, engine.waiting, engine.asleep, engine.kv_cache_usage) == (0, 0, True, 0.0)
-    assert engine.created == 1795977405.8826323
+    assert sorted(engine.created.values()) == [1795977405.8826323, 1795977405.8826466]
     assert engine.config == CacheConfig(
         block_size=32, prefix_caching=True, kv_cache_size_tokens=524288, num_gpu_blocks=16384
     )
-    assert parse_snapshot(prom("02"), dp_size=1).process_starts == (1795977374.05,)
-    assert parse_snapshot(prom("01"), dp_size=1).by_rank[0].asleep is False
+    assert snapshot(prom("02"), dp_size=1).process_starts == (1795977374.05,)
+    assert snapshot(prom("01"), dp_size=1).by_rank[0].asleep is False
 
 
 def test_caching_off_is_told(prom: Prom) -> None:
-    config = parse_snapshot(prom("07"), dp_size=1).by_rank[0].config
+    config = snapshot(prom("07"), dp_size=1).by_rank[0].config
     assert config is not None and config.prefix_caching is False
 
 
 def test_several_api_processes_show_no_start_time_and_no_usage_at_first(prom: Prom) -> None:
-    snapshot = parse_snapshot(prom("04"), dp_size=2)
-    assert snapshot.process_starts == ()
-    assert [(c.created, c.kv_cache_usage) for c in snapshot.by_rank.values()] == [(None, None), (None, None)]
+    read = snapshot(prom("04"), dp_size=2)
+    assert read.process_starts == ()
+    assert [(c.created, c.kv_cache_usage) for c in read.by_rank.values()] == [({}, None), ({}, None)]
 
 
 def test_an_external_tier_stays_beside_the_local_one(prom: Prom) -> None:
-    engine = parse_snapshot(prom("24"), dp_size=1).by_rank[0]
-    assert (engine.queries, engine.hits, engine.external_queries, engine.external_hits) == (72, 32, 40, 12)
+    engine = snapshot(prom("24"), dp_size=1).by_rank[0]
+    assert (
+        engine.counters.queries,
+        engine.counters.hits,
+        engine.counters.external_queries,
+        engine.counters.external_hits,
+    ) == (72, 32, 40, 12)
     assert engine.kv_cache_usage == 0.25
 
 
 def test_one_text_a_port_gives_one_snapshot(prom: Prom) -> None:
     both = [prom("09"), prom("10")]
-    assert counts(parse_snapshots(both, dp_size=2)) == {0: ("0", 0, 0), 1: ("1", 0, 0)}
+    assert counts(snapshot(*both, dp_size=2)) == {0: ("0", 0, 0), 1: ("1", 0, 0)}
     # The global engine label tells the rank, whatever the order of the texts.
-    assert counts(parse_snapshots(both[::-1], dp_size=2)) == {0: ("0", 0, 0), 1: ("1", 0, 0)}
-    assert parse_snapshots(both, dp_size=2).process_starts == (1795978046.77, 1795978046.78)
+    assert counts(snapshot(*both[::-1], dp_size=2)) == {0: ("0", 0, 0), 1: ("1", 0, 0)}
+    assert snapshot(*both, dp_size=2).process_starts == (1795978046.77, 1795978046.78)
 
 
 def test_ports_that_all_call_their_engine_0_are_ranked_by_position(prom: Prom) -> None:
-    snapshot = parse_snapshots([prom("02"), prom("11")], dp_size=2)
-    assert counts(snapshot) == {0: ("0", 12789, 4576), 1: ("0", 13984, 8768)}
+    read = snapshot(prom("02"), prom("11"), dp_size=2)
+    assert counts(read) == {0: ("0", 12789, 4576), 1: ("0", 13984, 8768)}
 
 
 def test_ports_without_labels_are_ranked_by_position(prom: Prom) -> None:
-    assert counts(parse_snapshots([prom("c10"), prom("26").replace("gpu_", "")], dp_size=2)) == {
+    assert counts(snapshot(prom("c10"), prom("26").replace("gpu_", ""), dp_size=2)) == {
         0: (None, 1000, 600),
         1: (None, 1000, 600),
     }
@@ -142,14 +142,14 @@ def test_two_ports_of_two_engines_each() -> None:
             for engine in (first, first + 1)
         )
 
-    snapshot = parse_snapshots([port(2), port(0)], dp_size=4)
-    assert counts(snapshot) == {rank: (str(rank), 100 + rank, 10 + rank) for rank in range(4)}
-    assert [c.source for c in snapshot.by_rank.values()] == [1, 1, 0, 0]
+    read = snapshot(port(2), port(0), dp_size=4)
+    assert counts(read) == {rank: (str(rank), 100 + rank, 10 + rank) for rank in range(4)}
+    assert [c.source for c in read.by_rank.values()] == [1, 1, 0, 0]
 
 
 def test_an_explicit_map_names_the_ranks(prom: Prom) -> None:
     labels = {"engine_10": 0, "dp-2": 2, "0-1": 3, "a": 1}
-    assert counts(parse_snapshot(prom("c12"), dp_size=4, engine_label_map=labels)) == {
+    assert counts(snapshot(prom("c12"), dp_size=4, engine_label_map=labels)) == {
         0: ("engine_10", 1000, 1000),
         1: ("a", 1, 1),
         2: ("dp-2", 500, 500),
@@ -162,7 +162,7 @@ def test_trailing_digits_name_the_ranks() -> None:
         f'vllm:prefix_cache_queries_total{{engine="dp-{n}"}} {n}\nvllm:prefix_cache_hits_total{{engine="dp-{n}"}} 0\n'
         for n in (1, 0, 2)
     )
-    assert counts(parse_snapshot(text, dp_size=3)) == {n: (f"dp-{n}", n, 0) for n in range(3)}
+    assert counts(snapshot(text, dp_size=3)) == {n: (f"dp-{n}", n, 0) for n in range(3)}
 
 
 def test_series_of_several_processes_add_up() -> None:
@@ -171,19 +171,19 @@ def test_series_of_several_processes_add_up() -> None:
         'vllm:prefix_cache_queries_total{engine="0",pid="2"} 7\n'
         'vllm:prefix_cache_hits_total{engine="0",pid="1"} 10\nvllm:prefix_cache_hits_total{engine="0",pid="2"} 0\n'
     )
-    assert counts(parse_snapshot(text, dp_size=1)) == {0: ("0", 107, 10)}
+    assert counts(snapshot(text, dp_size=1)) == {0: ("0", 107, 10)}
 
 
 def test_kv_cache_usage_of_several_processes_is_the_largest(prom: Prom) -> None:
-    assert parse_kv_cache_usage([prom("12")], dp_size=1) == {0: 0.625}
+    assert read_kv_cache_usage([prom("12")], dp_size=1) == {0: 0.625}
 
 
 def test_kv_cache_usage_needs_no_counters_and_no_complete_ranks(prom: Prom) -> None:
-    assert parse_kv_cache_usage([prom("25")], dp_size=1) == {0: 0.25}
-    assert parse_kv_cache_usage([prom("08")], dp_size=2) == {0: 0.0, 1: 0.0}
-    assert parse_kv_cache_usage([prom("04")], dp_size=2) == {}
-    assert parse_kv_cache_usage(['vllm:kv_cache_usage_perc{engine="1"} 0.5\n'], dp_size=2) == {1: 0.5}
-    assert parse_kv_cache_usage([prom("06")], dp_size=2) == {}
+    assert read_kv_cache_usage([prom("25")], dp_size=1) == {0: 0.25}
+    assert read_kv_cache_usage([prom("08")], dp_size=2) == {0: 0.0, 1: 0.0}
+    assert read_kv_cache_usage([prom("04")], dp_size=2) == {}
+    assert read_kv_cache_usage(['vllm:kv_cache_usage_perc{engine="1"} 0.5\n'], dp_size=2) == {1: 0.5}
+    assert read_kv_cache_usage([prom("06")], dp_size=2) == {}
 
 
 SGLANG = """\
@@ -200,14 +200,14 @@ sglang:num_running_reqs{engine_type="unified",model_name="m",tp_rank="0"} 2.0
 
 @pytest.mark.parametrize("prefix", ["sglang:", "sglang_"])
 def test_sglang_counts_prompt_and_cached_tokens(prefix: str) -> None:
-    snapshot = parse_snapshot(SGLANG.replace("sglang:", prefix), dp_size=1)
-    engine = snapshot.by_rank[0]
-    assert (snapshot.family, snapshot.unit, snapshot.queries_metric) == (
+    read = snapshot(SGLANG.replace("sglang:", prefix), dp_size=1)
+    engine = read.by_rank[0]
+    assert (read.family, read.unit, read.queries_metric) == (
         "sglang",
         "tokens",
         f"{prefix}prompt_tokens_total",
     )
-    assert (engine.queries, engine.hits, engine.external_hits) == (1000, 600, 50)
+    assert (engine.counters.queries, engine.counters.hits, engine.counters.external_hits) == (1000, 600, 50)
     assert (engine.kv_cache_usage, engine.running) == (0.31, 2)
 
 
@@ -219,35 +219,35 @@ def test_sglang_counts_a_request_of_unknown_sources_as_a_local_one() -> None:
         'sglang:cached_tokens_total{model_name="m",cache_source="device"} 400\n'
         'sglang:cached_tokens_total{model_name="m",cache_source="storage_mooncake"} 20\n'
     )
-    engine = parse_snapshot(prompts + total, dp_size=1).by_rank[0]
-    assert (engine.hits, engine.external_hits) == (300, None)
-    engine = parse_snapshot(prompts + total + split, dp_size=1).by_rank[0]
-    assert (engine.hits, engine.external_hits) == (700, 20)
+    engine = snapshot(prompts + total, dp_size=1).by_rank[0]
+    assert (engine.counters.hits, engine.counters.external_hits) == (300, None)
+    engine = snapshot(prompts + total + split, dp_size=1).by_rank[0]
+    assert (engine.counters.hits, engine.counters.external_hits) == (700, 20)
 
 
 def test_sglang_shows_the_cached_series_only_above_0(prom: Prom) -> None:
-    snapshot = parse_snapshot(prom("15"), dp_size=1)
-    engine = snapshot.by_rank[0]
-    assert (engine.queries, engine.hits, engine.hits_shown) == (120000, 0, False)
-    assert snapshot.hits_metric == "sglang:cached_tokens_total"
-    assert snapshot.model_names == ("/models/made/3B/",)
+    read = snapshot(prom("15"), dp_size=1)
+    engine = read.by_rank[0]
+    assert (engine.counters.queries, engine.counters.hits, engine.hits_shown) == (120000, 0, False)
+    assert read.hits_metric == "sglang:cached_tokens_total"
+    assert read.model_names == ("/models/made/3B/",)
 
 
 def test_sglang_counts_for_all_ranks_together_unless_labelled() -> None:
-    assert list(parse_snapshot(SGLANG, dp_size=4).by_rank) == [WHOLE_SERVER]
+    assert list(snapshot(SGLANG, dp_size=4).by_rank) == [NO_RANK]
     text = 'sglang:prompt_tokens_total{dp_rank="1"} 5\nsglang:prompt_tokens_total{dp_rank="0"} 7\n'
-    assert {r: c.queries for r, c in parse_snapshot(text, dp_size=2).by_rank.items()} == {0: 7, 1: 5}
+    assert {r: c.counters.queries for r, c in snapshot(text, dp_size=2).by_rank.items()} == {0: 7, 1: 5}
 
 
 def test_lmdeploy_counts_prompt_and_cached_tokens() -> None:
     text = 'lmdeploy:prompt_tokens_total{engine="0"} 10\nlmdeploy:cached_tokens_total{engine="0"} 4\n'
-    snapshot = parse_snapshot(text, dp_size=1)
-    assert (snapshot.family, counts(snapshot)) == ("lmdeploy", {0: ("0", 10, 4)})
+    read = snapshot(text, dp_size=1)
+    assert (read.family, counts(read)) == ("lmdeploy", {0: ("0", 10, 4)})
 
 
 @pytest.mark.parametrize("prefix", ["ray_vllm:", "ray_vllm_", "vllm_"])
 def test_other_spellings_of_vllms_prefix(prefix: str, prom: Prom) -> None:
-    assert counts(parse_snapshot(prom("08").replace("vllm:", prefix), dp_size=2)) == {
+    assert counts(snapshot(prom("08").replace("vllm:", prefix), dp_size=2)) == {
         0: ("0", 4032, 448),
         1: ("1", 4551, 672),
     }
@@ -259,9 +259,9 @@ def test_the_models_series_are_chosen_among_several() -> None:
         f'vllm:prefix_cache_hits_total{{engine="0",model_name="{m}"}} {h}\n'
         for m, q, h in (("a", 100, 50), ("b", 7, 3))
     )
-    assert counts(parse_snapshot(text, dp_size=1, model="b")) == {0: ("0", 7, 3)}
+    assert counts(snapshot(text, dp_size=1, model="b")) == {0: ("0", 7, 3)}
     with pytest.raises(SnapshotError) as refused:
-        parse_snapshot(text, dp_size=1, model="c", where="after")
+        snapshot(text, dp_size=1, model="c", where=["after"])
     assert str(refused.value) == (
         "after: the counters of several models are shown (a, b), 'c' is not among them\n"
         "    set service.model to one of them, or use the metrics URL of the server itself"
@@ -270,9 +270,9 @@ def test_the_models_series_are_chosen_among_several() -> None:
 
 def test_the_unit_is_unknown_where_neither_help_nor_labels_tell(prom: Prom) -> None:
     bare = re.sub("(?m)^#.*\n", "", prom("27"))
-    assert parse_snapshot(bare, dp_size=2).unit == "unknown"
+    assert snapshot(bare, dp_size=2).unit == "unknown"
     tokens = prom("27").replace("blocks", "tokens")
-    assert parse_snapshot(tokens, dp_size=2).unit == "tokens"
+    assert snapshot(tokens, dp_size=2).unit == "tokens"
 
 
 ONE_ENGINE = " (allowed: one engine)"
@@ -351,7 +351,7 @@ PORTS = "    with one port for each rank give one text for each; else set servic
 )
 def test_unusable_texts_say_what_is_needed(file: str, dp_size: int, message: str, prom: Prom) -> None:
     with pytest.raises(SnapshotError) as refused:
-        parse_snapshot(prom(file), dp_size=dp_size, where="m")
+        snapshot(prom(file), dp_size=dp_size, where=["m"])
     assert str(refused.value) == message
 
 
@@ -369,7 +369,7 @@ def test_unusable_texts_say_what_is_needed(file: str, dp_size: int, message: str
 )
 def test_unusable_texts_of_other_engines_say_what_is_needed(file: str, message: str, prom: Prom) -> None:
     with pytest.raises(SnapshotError) as refused:
-        parse_snapshot(prom(file), dp_size=1, where="m")
+        snapshot(prom(file), dp_size=1, where=["m"])
     assert str(refused.value) == message
 
 
@@ -390,13 +390,13 @@ def test_unusable_texts_of_other_engines_say_what_is_needed(file: str, message: 
 )
 def test_counters_that_cannot_be_are_refused(text: str, message: str) -> None:
     with pytest.raises(SnapshotError) as refused:
-        parse_snapshot(text, dp_size=1, where="m")
+        snapshot(text, dp_size=1, where=["m"])
     assert str(refused.value) == message
 
 
 def test_another_servers_metrics_are_refused_when_the_scenario_names_one(prom: Prom) -> None:
     with pytest.raises(SnapshotError) as refused:
-        parse_snapshot(prom("01"), dp_size=1, engine="sglang", where="m")
+        snapshot(prom("01"), dp_size=1, engine="sglang", where=["m"])
     assert str(refused.value) == (
         'm: these are metrics of vllm, not of sglang\n    set service.engine to "auto", or check the metrics URL'
     )
@@ -404,7 +404,7 @@ def test_another_servers_metrics_are_refused_when_the_scenario_names_one(prom: P
 
 def test_ports_of_different_versions_are_refused(prom: Prom) -> None:
     with pytest.raises(SnapshotError) as refused:
-        parse_snapshots([prom("09"), prom("26")], dp_size=2, where=["a", "b"])
+        snapshot(prom("09"), prom("26"), dp_size=2, where=["a", "b"])
     assert str(refused.value) == (
         "a, b: the texts show different counters: vllm:gpu_prefix_cache_queries_total; "
         "vllm:prefix_cache_queries_total\n"
@@ -414,7 +414,7 @@ def test_ports_of_different_versions_are_refused(prom: Prom) -> None:
 
 def test_problems_of_all_texts_come_at_once(prom: Prom) -> None:
     with pytest.raises(SnapshotError) as refused:
-        parse_snapshots([prom("c16"), prom("c17")], dp_size=2, where=["a", "b"])
+        snapshot(prom("c16"), prom("c17"), dp_size=2, where=["a", "b"])
     assert [(p.code, p.where) for p in refused.value.problems] == [
         ("SNAPSHOT_NOT_METRICS", "a"),
         ("SNAPSHOT_EMPTY", "b"),
@@ -428,5 +428,7 @@ def test_64_ranks_are_read(prom: Prom) -> None:
         lines += [line.replace('engine="1"', f'engine="{engine}"') for engine in engines]
     text = "\n".join(lines)
     assert len(text) > 2_000_000
-    snapshot = parse_snapshot(text, dp_size=64)
-    assert {rank: c.queries for rank, c in snapshot.by_rank.items()} == {0: 4032} | dict.fromkeys(range(1, 64), 4551)
+    read = snapshot(text, dp_size=64)
+    assert {rank: c.counters.queries for rank, c in read.by_rank.items()} == {0: 4032} | dict.fromkeys(
+        range(1, 64), 4551
+    )

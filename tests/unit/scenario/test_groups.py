@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ais_bench_prefix_cache.planning.groups import assignment_column, group_counts
+from ais_bench_prefix_cache.scenario.groups import group_counts
 from ais_bench_prefix_cache.scenario.model import GroupAssignment
 
 
@@ -63,7 +63,3 @@ def test_weights_share_by_largest_remainder(weights: list[int], requests: int) -
     for up in raised:
         for down in lowered:
             assert (remainders[up], -up) > (remainders[down], -down)
-
-
-def test_requests_get_groups_in_contiguous_runs() -> None:
-    assert assignment_column((2, 0, 3)).tolist() == [0, 0, 2, 2, 2]

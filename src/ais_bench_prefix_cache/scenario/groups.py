@@ -1,4 +1,4 @@
-"""How many requests each prefix group has, and which request belongs to which group.
+"""How many requests each prefix group has.
 
 All arithmetic is on integers, so that the counts are the same on every machine.
 """
@@ -9,11 +9,8 @@ from collections.abc import Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
 from math import lcm
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ais_bench_prefix_cache.planning.plan import Int32Column
-    from ais_bench_prefix_cache.scenario.model import GroupAssignment
+from ais_bench_prefix_cache.scenario.model import GroupAssignment
 
 ZIPF_DIGITS = 60
 """Decimal digits to which a zipf weight is rounded."""
@@ -34,13 +31,6 @@ def group_counts(groups: int, assignment: GroupAssignment, requests: int) -> tup
     else:
         weights = _integer_weights(assignment.weights)
     return _largest_remainder(weights, requests)
-
-
-def assignment_column(counts: Sequence[int]) -> Int32Column:
-    """The group of each request in generation order: contiguous runs, ``group-0`` first."""
-    import numpy as np
-
-    return np.repeat(np.arange(len(counts), dtype=np.int32), np.asarray(counts, dtype=np.int64))
 
 
 def zipf_weights(ranks: int, exponent: float, digits: int = ZIPF_DIGITS) -> list[int]:

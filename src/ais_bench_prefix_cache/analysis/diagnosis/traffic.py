@@ -1,0 +1,328 @@
+"""What the number of counted prompt tokens shows: too many or too few, in which steps, and on which ranks.
+
+Sums that fit prove nothing. A prompt that was sent again hits what its first sending left (so there are more hits than
+planned); another client's prompts do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ais_bench_prefix_cache.analysis.diagnosis.evidence import Evidence, Finding, Rule
+from ais_bench_prefix_cache.foundation.codes import Code
+
+_MOST_ADDED_TOKENS = 16
+"""A BOS, an EOS, the tokens of a short template: more than this a request is other traffic."""
+_SAME_TOKENIZER = "Use the server's own tokenizer files as tokenizer.path and prepare again."
+
+
+@dataclass(frozen=True)
+class _Excess:
+    """Counted prompt tokens that the plan does not have (negative: that are missing), and what is known of them.
+
+    ``of_each_request`` is how many more tokens than planned the server counts in every prompt, by its responses; None
+    where they do not say. ``tokens`` are what is left beside these. ``extra_requests`` is by the server's count.
+    """
+
+    evidence: Evidence
+    tokens: int
+    of_each_request: int | None
+    extra_requests: int | None
+    numbers: Mapping[str, Any]
+
+    @property
+    def step(self) -> int:
+        """``tokens`` for each planned request, where it is a whole number; else 0."""
+        requests = self.evidence.planned.requests
+        return self.tokens // requests if self.tokens % requests == 0 else 0
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """The number of failed requests, where it is known."""
+        failed = self.evidence.facts.failed_requests
+        if failed is None and self.evidence.requests is not None:
+            failed = self.evidence.requests.failed
+        return {} if failed is None else {"failed_requests": failed}
+
+
+def _numbers(evidence: Evidence) -> dict[str, Any]:
+    assert evidence.delta is not None
+    numbers: dict[str, Any] = {
+        "planned_queries": evidence.planned.tokens.total,
+        "counted_queries": evidence.delta.queries,
+        "difference": _difference(evidence),
+        "planned_requests": evidence.planned.requests,
+    }
+    finished = evidence.total(lambda counted: counted.requests)
+    if finished is not None:
+        numbers["counted_requests"] = finished
+    each = _of_responses(evidence)
+    if each is not None and each != (0, 0):
+        numbers |= {"smallest_difference_of_a_request": each[0], "largest_difference_of_a_request": each[1]}
+    return numbers
+
+
+def _difference(evidence: Evidence) -> int:
+    """What went past the cache is not missing; CACHE_BYPASSED tells of it."""
+    excess = evidence.excess_queries
+    return min(0, excess + evidence.bypassed_tokens) if excess < 0 else excess
+
+
+def _of_responses(evidence: Evidence) -> tuple[int, int] | None:
+    """The smallest and largest difference between the server's and our tokens of a request, by its responses."""
+    return None if evidence.requests is None else evidence.requests.prompt_token_excess
+
+
+def _excess(evidence: Evidence) -> _Excess | None:
+    """None where nothing is left to explain, or where the responses themselves explain it."""
+    each = _of_responses(evidence)
+    if evidence.delta is None or (each is not None and each[0] != each[1]):
+        return None
+    known = None if each is None else each[0]
+    tokens = _difference(evidence) - (known or 0) * evidence.planned.requests
+    if not tokens:
+        return None
+    finished = evidence.total(lambda counted: counted.requests)
+    extra = None if finished is None else finished - evidence.planned.requests
+    return _Excess(evidence, tokens, known, extra, _numbers(evidence))
+
+
+def _tokens_added_by_responses(evidence: Evidence) -> Finding | None:
+    each = _of_responses(evidence)
+    if evidence.delta is None or each is None or each[0] != each[1] or not each[0]:
+        return None
+    return _added_tokens(each[0], _numbers(evidence), proven=True)
+
+
+def _other_counts_by_responses(evidence: Evidence) -> Finding | None:
+    each = _of_responses(evidence)
+    if evidence.delta is None or each is None or each[0] == each[1]:
+        return None
+    return Finding(
+        Code.TOKENIZER_DIFFERS,
+        "error",
+        "the server counts other numbers of tokens in the same prompts: it uses another tokenizer",
+        _numbers(evidence),
+        _SAME_TOKENIZER,
+    )
+
+
+def _unplanned_tokens(evidence: Evidence) -> Finding | None:
+    """The first explanation that fits."""
+    excess = _excess(evidence)
+    if excess is None:
+        return None
+    found = (explain(excess) for explain in _EXPLANATIONS)
+    return next((finding for finding in found if finding is not None), None)
+
+
+def _tokens_added_by_sum(excess: _Excess) -> Finding | None:
+    step = excess.step
+    if excess.of_each_request is not None or not step:
+        return None
+    if excess.extra_requests is None and abs(step) > _MOST_ADDED_TOKENS:
+        return None
+    if excess.extra_requests:
+        return None
+    return _added_tokens(step, excess.numbers, proven=False)
+
+
+def _other_counts_by_sum(excess: _Excess) -> Finding | None:
+    if excess.of_each_request is not None or excess.extra_requests != 0:
+        return None
+    return Finding(
+        Code.TOKENIZER_DIFFERS,
+        "error",
+        "the server finished as many requests as were planned and counted other numbers of tokens in them, which is "
+        "consistent with another tokenizer, and with other prompts than planned",
+        dict(excess.numbers),
+        _SAME_TOKENIZER,
+    )
+
+
+def _requests_missing(excess: _Excess) -> Finding | None:
+    if excess.tokens > 0:
+        return None
+    return Finding(
+        Code.REQUESTS_MISSING,
+        "error",
+        f"the server counted {-excess.tokens} prompt tokens fewer than planned: requests were not sent, were refused, "
+        "failed or bypassed the cache",
+        {**excess.numbers, **excess.failures},
+        "Look at AISBench's failed requests and the server's log; requests with prompt_logprobs are not counted.",
+    )
+
+
+def _aisbench_warmups(excess: _Excess) -> Finding | None:
+    """AISBench's own warm-ups are the first rows once more, or the first row several times: repeats, which hit."""
+    planned, told = excess.evidence.planned, excess.evidence.facts.aisbench_warmups
+    count = _as_first_requests(excess.tokens, excess.extra_requests, planned.first_input_tokens)
+    # Known to send none, AISBench is not to blame for a number that fits; nor would anyone warm up with all rows.
+    if count is None or told == 0 or excess.tokens % planned.tokens.total == 0:
+        return None
+    can_hit = max(planned.first_input_tokens[:count]) > planned.block_size
+    if can_hit and excess.evidence.hits_short >= 0:
+        return None
+    numbers = dict(excess.numbers)
+    if told is not None:
+        numbers["aisbench_warmups"] = told
+    times = f"{count} more {'time' if count == 1 else 'times'}"
+    return Finding(
+        Code.AISBENCH_WARMUPS,
+        "error",
+        f"the {excess.tokens} tokens too many are those of the first rows sent {times}"
+        + (
+            ": AISBench's own warm-ups"
+            if told == count
+            else ", which is consistent with AISBench's own warm-ups, and with retries of these rows"
+        ),
+        {**numbers, "first_input_tokens": list(planned.first_input_tokens[:count])},
+        'Set aisbench.extra_args to {"--num-warmups": 0}.',
+    )
+
+
+def _as_first_requests(tokens: int, extra: int | None, lengths: tuple[int, ...]) -> int | None:
+    """How many warm-ups explain the tokens: the first rows once more, or the first row several times."""
+    total = 0
+    for count, length in enumerate(lengths, 1):
+        total += length
+        if (extra is None or extra == count) and tokens in (total, count * lengths[0]):
+            return count
+        if total > tokens and count * lengths[0] > tokens:
+            break
+    return None
+
+
+def _retries(excess: _Excess) -> Finding | None:
+    requests = excess.evidence.requests
+    retried = excess.evidence.facts.retried_requests or (requests.retried if requests is not None else 0)
+    if not retried:
+        return None
+    return Finding(
+        Code.RETRIES,
+        "error",
+        f"{retried} {'request was' if retried == 1 else 'requests were'} sent more than once",
+        {**excess.numbers, "retried_requests": retried, **excess.failures},
+        "Look for time-outs and connection errors in AISBench's log; set aisbench.model.retry to 1.",
+    )
+
+
+def _foreign_traffic(excess: _Excess) -> Finding:
+    extra, whole = excess.extra_requests, excess.evidence.planned.tokens.total
+    numbers = dict(excess.numbers)
+    what = f" ({extra} requests)" if extra is not None and extra > 0 else ""
+    remedy = "Let nobody else use the server between the snapshots; look for health checks and other benchmarks."
+    if excess.tokens % whole == 0:
+        repetitions = numbers["whole_repetitions"] = excess.tokens // whole
+        what += f": as many as the whole data set has, {repetitions} {'time' if repetitions == 1 else 'times'}"
+        remedy = (
+            "Look for a second run of this data set between the snapshots, requests with n or best_of above 1 (each "
+            "counts its prompt as often), and a proxy that sends requests again."
+        )
+    return Finding(
+        Code.FOREIGN_TRAFFIC,
+        "error",
+        f"the server counted {excess.tokens} prompt tokens more than this run planned{what}",
+        numbers,
+        remedy,
+    )
+
+
+_EXPLANATIONS: tuple[Callable[[_Excess], Finding | None], ...] = (
+    _tokens_added_by_sum,
+    _other_counts_by_sum,
+    _requests_missing,
+    _aisbench_warmups,
+    _retries,
+    _foreign_traffic,
+)
+
+
+def _added_tokens(step: int, numbers: Mapping[str, Any], *, proven: bool) -> Finding:
+    count = abs(step)
+    tokens = f"{count} token" if count == 1 else f"{count} tokens"
+    more = "more" if step > 0 else "fewer"
+    return Finding(
+        Code.TOKENS_ADDED if step > 0 else Code.TOKENS_MISSING,
+        "error",
+        f"the server counts {tokens} {more} in every prompt than the data set: a special token (BOS) or a template"
+        if proven
+        else f"the sum is {tokens} {more} for each request, which is consistent with a special token (BOS) or a "
+        f"template in every prompt, and with {'other traffic' if step > 0 else 'missing requests'} of that size",
+        {**numbers, "tokens_of_each_request": step},
+        "Use the server's own tokenizer files as tokenizer.path (add_bos_token in tokenizer_config.json) and "
+        "/v1/completions as service.inference_url, and prepare again.",
+    )
+
+
+def _bypassed(evidence: Evidence) -> Finding | None:
+    delta, tokens = evidence.delta, evidence.bypassed_tokens
+    if delta is None or not tokens:
+        return None
+    return Finding(
+        Code.CACHE_BYPASSED,
+        "error" if evidence.hits_short > 0 else "warning",
+        f"{tokens} prompt tokens were processed without asking the prefix cache, as requests with prompt_logprobs are",
+        {"prompt_tokens": delta.queries + tokens, "counted_queries": delta.queries},
+        "Send no prompt_logprobs, echo with logprobs or pooling requests while measuring.",
+    )
+
+
+def _ranks(evidence: Evidence) -> Finding | None:
+    """All planned tokens were counted, but not where they were planned."""
+    delta, planned = evidence.delta, evidence.planned.by_rank
+    if delta is None or delta.whole_server or len(planned) < 2 or evidence.excess_queries:
+        return None
+    if planned.keys() != delta.by_rank.keys() or delta.queries_source == "blocks":
+        return None
+    expected = {rank: share.total for rank, share in planned.items()}
+    counted = {rank: rise.queries for rank, rise in delta.by_rank.items()}
+    if expected == counted:
+        return None
+    numbers = {
+        "planned_queries": {str(rank): tokens for rank, tokens in sorted(expected.items())},
+        "counted_queries": {str(rank): tokens for rank, tokens in sorted(counted.items())},
+    }
+    if sorted(expected.values()) == sorted(counted.values()):
+        return Finding(
+            Code.ENGINE_MAP_WRONG,
+            "error",
+            "the ranks counted each other's numbers of tokens, which is consistent with engine labels that belong to "
+            "other ranks, and with a router that exchanges whole ranks",
+            numbers,
+            "Correct service.engine_label_map, or the order of the metrics URLs.",
+        )
+    return Finding(
+        Code.RANK_HEADER_IGNORED,
+        "error",
+        "all planned tokens were counted, but on other ranks than planned: the server, or a router before it, did not "
+        "follow X-data-parallel-rank",
+        numbers,
+        "Use vLLM 0.11.1 or later, or one entry point for each rank; a proxy in between must pass the header on, and "
+        "no cache-aware router may choose the rank.",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    _tokens_added_by_responses,
+    _other_counts_by_responses,
+    _unplanned_tokens,
+    _bypassed,
+    _ranks,
+)
+
+CODES = frozenset(
+    {
+        Code.TOKENS_ADDED,
+        Code.TOKENS_MISSING,
+        Code.TOKENIZER_DIFFERS,
+        Code.REQUESTS_MISSING,
+        Code.AISBENCH_WARMUPS,
+        Code.RETRIES,
+        Code.FOREIGN_TRAFFIC,
+        Code.CACHE_BYPASSED,
+    }
+)
+"""The findings that say why the number of counted prompt tokens is not the planned one."""

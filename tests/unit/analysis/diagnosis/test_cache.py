@@ -1,0 +1,165 @@
+"""What the hits bring up, with the whole sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from tests.doubles.metric_texts import snapshot
+from tests.doubles.run_evidence import EXACT, WARM, between, counted, facts, seen
+
+from ais_bench_prefix_cache.analysis.diagnosis.diagnose import diagnose
+from ais_bench_prefix_cache.analysis.diagnosis.evidence import Evidence
+from ais_bench_prefix_cache.analysis.run_facts import CachePrediction
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.token_share import TokenShare
+
+Prom = Callable[[str], str]
+
+
+CASES: list[tuple[Code, Evidence, str, str]] = [
+    (
+        Code.WRONG_BLOCK_SIZE,
+        counted(1000, 432, config={"block_size": "24", "kv_cache_size_tokens": "240000"}),
+        "error",
+        "the server says that it caches in blocks of 24 tokens, tokenizer.block_size is 16, and what was hit is "
+        "consistent "
+        "with that",
+    ),
+    (
+        Code.SERVER_BLOCK_SIZE_MULTIPLE,
+        counted(1000, 0, config={"block_size": "128", "kv_cache_size_tokens": "1280000"}),
+        "error",
+        "the server says that it caches in blocks of 128 tokens, tokenizer.block_size is 16, and what was hit is "
+        "consistent with that",
+    ),
+    (
+        # Decode context parallelism of 2: the cache holds twice the tokens of its blocks.
+        Code.SERVER_BLOCK_SIZE_MULTIPLE,
+        counted(1000, 288, config={"kv_cache_size_tokens": "320000"}),
+        "error",
+        "the server's hits come in steps of 32 tokens by its own words, tokenizer.block_size is 16: with decode "
+        "context "
+        "parallelism a block spans several devices",
+    ),
+    (
+        Code.SERVER_BLOCK_SIZE_MULTIPLE,
+        seen(counted(1000, 352), [0, 32, 64, 32, 32, 64, 32, 32, 32, 32]),
+        "error",
+        "all cached_tokens that responses reported are multiples of 32, tokenizer.block_size is 16",
+    ),
+    (
+        Code.WRONG_BLOCK_SIZE,
+        seen(counted(1000, 528), [0, 48, 72, 48, 72, 48, 72, 48, 72, 48]),
+        "error",
+        "the cached_tokens that responses reported are multiples of 24 but not of tokenizer.block_size, 16",
+    ),
+    (
+        Code.CACHE_TOO_SMALL,
+        facts(counted(1000, 192), cache_prediction=CachePrediction(320, 192, 40)),
+        "error",
+        "the server's cache evicts blocks that the plan counts on: with 320 tokens for each engine a hit rate of "
+        "0.1920 is reachable, not 0.5760",
+    ),
+    (
+        Code.CACHE_TOO_SMALL,
+        counted(1000, 0, config={"kv_cache_size_tokens": "48", "num_gpu_blocks": "3"}),
+        "error",
+        "the canonical prefixes of 1 groups need 64 tokens, an engine's cache holds 48",
+    ),
+    (
+        Code.HYBRID_MODEL,
+        counted(1000, 448, config={"kv_cache_size_tokens": "104000"}),
+        "warning",
+        "the model is a hybrid (sliding window or Mamba layers): the first request that shares a shorter part of a "
+        "warmed prefix hits 0, the second hits in full",
+    ),
+    (
+        Code.SPECULATIVE_DECODING,
+        counted(1000, 432, spec_decode_num_drafts=77),
+        "warning",
+        "the sum lacks one block of 16 tokens for each request with hits, and the server drafts tokens: consistent "
+        "with "
+        "EAGLE or MTP speculative decoding, which drops the last matched block, and with a reset or evictions in "
+        "between",
+    ),
+    (
+        Code.SPECULATIVE_DECODING,
+        facts(EXACT, dropped_blocks=1),
+        "warning",
+        "the probes hit one block less than the cache holds, as with EAGLE or MTP speculative decoding",
+    ),
+    (
+        Code.PREEMPTIONS,
+        counted(1000, 512, num_preemptions=3),
+        "warning",
+        "the server preempted running requests 3 times because its KV cache was full, and lost cached blocks",
+    ),
+    (
+        Code.EXTERNAL_KV_TIER,
+        counted(1000, 512, external_prefix_cache_queries=488, external_prefix_cache_hits=64),
+        "warning",
+        "a tier outside of the device's cache served 64 prompt tokens; they are no local hits",
+    ),
+    (
+        Code.CACHE_NOT_EMPTY,
+        counted(1000, 640),
+        "warning",
+        "64 tokens more were hit than theory says, which is consistent with a cache that held blocks of an earlier "
+        "run or "
+        "of others, and with prompts that were sent in another order than planned",
+    ),
+    (
+        Code.HITS_MISSING,
+        counted(1000, 560),
+        "warning",
+        "16 tokens fewer were hit than theory says, and nothing else shows why",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "evidence", "severity", "message"), CASES, ids=[case[0] for case in CASES])
+def test_the_evidence_brings_up_its_finding_alone(code: Code, evidence: Evidence, severity: str, message: str) -> None:
+    findings = diagnose(evidence)
+    assert [(f.code, f.severity, f.message) for f in findings] == [(code, severity, message)]
+    assert findings[0].evidence and findings[0].remedy.endswith(".")
+
+
+def test_repeats_that_hit_more_are_no_larger_blocks() -> None:
+    # Seen with retries on a real vLLM: 192 and, for a repeated request, 288 tokens in blocks of 32.
+    requests = seen(counted(1000, 768), [96, 48, 48, 48, 96, 96, 96, 96, 96, 96])
+    assert requests.requests is not None and requests.requests.seen_step == 48
+    assert "SERVER_BLOCK_SIZE_MULTIPLE" not in {finding.code for finding in diagnose(requests)}
+
+
+def test_a_sum_that_lacks_as_many_blocks_as_requests_hit_is_no_speculative_decoding() -> None:
+    """As a real vLLM counted around a reset between two requests: 17 requests with hits, 17 blocks too few."""
+    assert [finding.code for finding in diagnose(counted(1000, 432))] == ["HITS_MISSING"]
+
+
+def test_real_hybrid_server(prom: Prom) -> None:
+    """Gemma 3 with sliding-window layers: 340654 tokens, 16384 blocks of 32 (grep)."""
+    after = prom("11")
+    baseline = re.sub(r"(?m)^(vllm:\w+_total\{.*\}) \S+$", r"\1 0.0", after)
+    planned = replace(WARM, block_size=32, tokens=TokenShare(13984, 9000), requests=25, requests_with_hits=20)
+    (finding,) = diagnose(between(baseline, after, planned))
+    assert (finding.code, finding.evidence["cache_tokens"], finding.evidence["block_tokens"]) == (
+        "HYBRID_MODEL",
+        340654,
+        524288,
+    )
+
+
+@pytest.mark.parametrize("file", ["01", "02", "03", "05", "08", "09"])
+def test_real_full_attention_servers_are_neither_hybrid_nor_parallel(file: str, prom: Prom) -> None:
+    block_size = 128 if file == "01" else 32
+    dp_size = 2 if file in ("05", "08") else 1
+    look = snapshot(prom(file), dp_size=dp_size)
+    evidence = Evidence(replace(WARM, block_size=block_size, canonical_prefix_tokens={}), look, look)
+    assert {f.code for f in diagnose(evidence)} <= {"SERVER_ASLEEP"}
+
+
+def test_a_capacity_that_looks_parallel_is_no_finding_where_all_hits_came() -> None:
+    assert diagnose(counted(1000, 576, config={"kv_cache_size_tokens": "320000"})) == []
