@@ -175,7 +175,7 @@ class ServiceConfig:
 
 @dataclass(frozen=True)
 class ValidationConfig:
-    """Warning thresholds in percentage points, and bounds of a good request in milliseconds (``ttft_ms`` …)."""
+    """Warnings in percentage points; ``slo`` has bounds in milliseconds: ``ttft_ms``, ``tpot_ms``, ``e2el_ms``."""
 
     target_warning_pp: float
     actual_warning_pp: float
@@ -193,6 +193,8 @@ class AisbenchDatasetConfig:
 
 @dataclass(frozen=True)
 class AisbenchModelConfig:
+    """``request_rate`` is requests a second; None sends as fast as ``batch_size`` allows."""
+
     abbr: str | None
     attr: str
     stream: bool
