@@ -64,7 +64,7 @@ def job(directory: Path, port: int, requests: int, words: int, batch_size: int, 
         "work_dir": directory / "work",
     }
     try:
-        from ais_bench_prefix_cache.aisbench.config_rendering import TEXT_TEMPLATE
+        from ais_bench_prefix_cache.aisbench.config_rendering import TEMPLATES
         from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
     except ImportError:  # 571271d
         common |= {"full_path": rows, "request_count": requests}
@@ -72,7 +72,7 @@ def job(directory: Path, port: int, requests: int, words: int, batch_size: int, 
         common |= {
             "rows_path": rows,
             "index": RequestIndex.of_file(rows, "max_tokens"),
-            "template_path": TEXT_TEMPLATE,
+            "template_path": TEMPLATES / "prefix_cache_perf.py",
             "config": config,
         }
     return AISBenchJob(**common)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.console import note, progress_bar, run_log, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
@@ -18,9 +17,6 @@ from ais_bench_prefix_cache.foundation.errors import (
     Terminated,
     os_error_problem,
 )
-
-if TYPE_CHECKING:
-    from ais_bench_prefix_cache.scenario.model import BenchmarkMode
 
 DESCRIPTION = (
     "Verifies the newest data set that was prepared from this Scenario, checks and probes the service, empties and "
@@ -42,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``run``; returns the exit code."""
+    from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY
+    from ais_bench_prefix_cache.datasets.kinds import kind_named
+    from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
     from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
     from ais_bench_prefix_cache.running.phases import Phases
     from ais_bench_prefix_cache.running.prepared_data import find_prepared
@@ -49,10 +48,10 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
     # Text and images have rules of their own: which of them hold, the prepared manifest says.
-    found, notes = find_prepared(load_scenario(arguments.scenario, benchmark_mode=None))
-    mode: BenchmarkMode = "mm" if found.document["benchmark_mode"] == "mm" else "text"
-    scenario = load_scenario(arguments.scenario, benchmark_mode=mode)
-    if mode == "mm" and arguments.config is not None:
+    found, notes = find_prepared(load_scenario(arguments.scenario, rules=None))
+    kind = kind_named(found.document["benchmark_mode"])
+    scenario = load_scenario(arguments.scenario, rules=kind.scenario_rules)
+    if not kind.takes_template and arguments.config is not None:
         raise ScenarioError.of(
             Code.CONFIG_IS_FOR_TEXT,
             "--config",
@@ -90,6 +89,9 @@ def execute(arguments: argparse.Namespace) -> int:
         result = outcome.aisbench
         print(f"Prefix Cache Results of task [{result.model_abbr}/{result.dataset_abbr}]:")
         print(render_summary_table(analysis))
+        if PERFORMANCE_KEY in analysis:
+            print(f"Performance Results of task [{result.model_abbr}/{result.dataset_abbr}]:")
+            print(render_performance_tables(analysis[PERFORMANCE_KEY]))
         sys.stdout.flush()
         for warning in analysis["warnings"]:
             warn(warning)
@@ -97,6 +99,10 @@ def execute(arguments: argparse.Namespace) -> int:
         for finding in analysis["findings"]:
             note(f"finding [{finding['code']}] {finding['message']}\n    {finding['remedy']}")
             log.warning("[%s] %s", finding["code"], finding["message"])
+        note(
+            f"kept: {outcome.directory.path}\n"
+            f"next: ais-bench-prefix-cache report --manifest {found.paths.manifest} --html report.html"
+        )
         print(outcome.analysis_path, flush=True)
         log.info("complete: %s", outcome.analysis_path)
     return EXIT_OK

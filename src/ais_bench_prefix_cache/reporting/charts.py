@@ -102,9 +102,7 @@ def _distributions(records: Sequence[RequestRecord]) -> Chart | None:
     for number, (name, values) in enumerate(curves.items()):
         share = np.linspace(0, 100, min(len(values), 1000))
         at = np.percentile(values, share)
-        axes.plot(
-            np.maximum(at, 1e-3), share, color=_COLOURS[number], linestyle=("-", "--", "-.")[number], label=name
-        )
+        axes.plot(np.maximum(at, 1e-3), share, color=_COLOURS[number], linestyle=("-", "--", "-.")[number], label=name)
     axes.set_xscale("log")
     _label(axes, "Milliseconds (logarithmic)", "Share of requests, %")
     _legend(axes)
@@ -187,7 +185,7 @@ def _load_over_time(series: Sequence[Mapping[str, Any]]) -> Chart | None:
     _style(queues)
     _label(queues, "", "Requests")
     handles = [*axes.get_lines(), *queues.get_lines()]
-    axes.legend(handles=handles, frameon=False, labelcolor=_INK, loc="upper left", fontsize=9)
+    figure.legend(handles=handles, frameon=False, labelcolor=_INK, loc="outside upper center", ncols=3, fontsize=9)
     caption = "Mean use of the ranks' KV caches, and requests that ran and waited, as /metrics told them."
     return Chart("Cache use and queues", _svg(figure), caption)
 

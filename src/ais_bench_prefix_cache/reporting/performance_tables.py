@@ -24,7 +24,7 @@ def render_performance_tables(performance: Mapping[str, Any]) -> str:
     latency: Mapping[str, Mapping[str, float]] = performance["latency"]
     tables = []
     if latency:
-        columns = [column for column in next(iter(latency.values())) if column != "count"]
+        columns = [column for column in next(iter(latency.values())) if column not in ("count", "min")]
         rows = [
             [LATENCY_NAMES[name], *(shown(figures[column]) for column in columns), str(figures["count"])]
             for name, figures in latency.items()

@@ -30,7 +30,7 @@ def read_records(path: Path) -> list[RequestRecord]:
         ) from None
     except (ValueError, TypeError, KeyError):
         raise ArtifactError.of(
-            Code.RECORDS_DAMAGED, str(path), "these are not the records of a run", hint="Run again, or restore the file."
+            Code.RECORDS_DAMAGED, str(path), "these are not the records of a run", hint="Restore the file."
         ) from None
 
 

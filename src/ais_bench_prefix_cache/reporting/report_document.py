@@ -31,13 +31,13 @@ def run_section(analysis: Mapping[str, Any], config: Mapping[str, Any]) -> dict[
     service, runtime = config["service"], analysis["runtime"]
     model = config["aisbench"]["model"]
     sent = runtime.get("aisbench", {})
-    images = analysis.get("benchmark_mode") == "mm"
+    mode = config["prefix_cache"]["mode"] if "theory" in analysis else ", ".join(config["multimodal"]["scenarios"])
     versions = runtime.get("precheck", {}).get("versions", {}).values()
     return {
         "run": runtime.get("run"),
         "model": service["model"],
         "server_versions": sorted({str(version) for version in versions}),
-        "mode": ", ".join(config["multimodal"]["scenarios"]) if images else config["prefix_cache"]["mode"],
+        "mode": mode,
         "requests": config["requests"]["count"],
         "dp_size": service["dp_size"],
         "batch_size": sent.get("batch_size", model["batch_size"]),

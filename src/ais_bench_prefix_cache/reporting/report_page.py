@@ -15,9 +15,7 @@ from ais_bench_prefix_cache.reporting.charts import charts_of_run
 from ais_bench_prefix_cache.reporting.performance_tables import LATENCY_MEANINGS, LATENCY_NAMES, shown, whole_run_rows
 from ais_bench_prefix_cache.reporting.report_document import run_section
 from ais_bench_prefix_cache.reporting.summary_table import summary_rows
-
-EMBEDDED_SERVER = "embedded"
-"""What the version of the embedded server says."""
+from ais_bench_prefix_cache.service.client import EMBEDDED_SERVER
 
 
 def render_report_page(
@@ -37,7 +35,7 @@ def render_report_page(
     latency = performance["latency"] if performance else {}
     columns = [column for column in next(iter(latency.values()), {}) if column != "count"]
     run = run_section(analysis, config)
-    return _template("run.html.j2").render(
+    page: str = _template("run.html.j2").render(
         css=_file("page.css"),
         run_id=run_id,
         facts=_facts(run),
@@ -56,6 +54,7 @@ def render_report_page(
         config=json.dumps(config, indent=2, ensure_ascii=False),
         aisbench_csv=aisbench_csv,
     )
+    return page
 
 
 def _facts(run: Mapping[str, Any]) -> list[str]:

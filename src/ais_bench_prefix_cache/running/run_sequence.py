@@ -18,9 +18,9 @@ from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY, perform
 from ais_bench_prefix_cache.analysis.request_record import request_records
 from ais_bench_prefix_cache.counters.ranks import read_engine_loads
 from ais_bench_prefix_cache.counters.reader import EngineLoad
+from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory, RunPaths
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
-from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.writing import claimed, update_analysis
 from ais_bench_prefix_cache.datasets.kinds import verify_data_set
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
@@ -109,12 +109,14 @@ def run_benchmark(
             observed = Observations(server, reset, baseline, after, sent.requests)
             document = analysis_of_run(scenario, data, traffic, observed, runtime, phases.note)
             records = list(request_records(traffic.columns, sent.requests))
-            document[PERFORMANCE_KEY] = performance_section(
-                records,
-                batch_size=result.batch_size,
-                request_rate=scenario.aisbench.model.request_rate,
-                slo=scenario.validation.slo,
-            )
+            document.pop(PERFORMANCE_KEY, None)
+            if records:
+                document[PERFORMANCE_KEY] = performance_section(
+                    records,
+                    batch_size=result.batch_size,
+                    request_rate=scenario.aisbench.model.request_rate,
+                    slo=scenario.validation.slo,
+                )
             analysis = update_analysis(data.paths.analysis, document)
             write_run_files(
                 directory,

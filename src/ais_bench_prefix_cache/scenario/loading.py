@@ -32,12 +32,12 @@ from ais_bench_prefix_cache.scenario.findings import FieldFindings, value_at
 from ais_bench_prefix_cache.scenario.groups import group_counts
 from ais_bench_prefix_cache.scenario.length_rules import check_count, check_room, listed_count, read_length_rule
 from ais_bench_prefix_cache.scenario.model import (
-    BenchmarkMode,
     CorpusSelection,
     GroupAssignment,
     GroupOverride,
     LengthSpec,
     Scenario,
+    ScenarioRules,
 )
 from ais_bench_prefix_cache.scenario.schema import filled_with_defaults, scenario_schema
 from ais_bench_prefix_cache.scenario.settings import apply_settings, parse_settings
@@ -49,28 +49,48 @@ Place = Callable[[str], str]
 def load_scenario(
     path: Path,
     *,
-    benchmark_mode: BenchmarkMode | None = "text",
+    rules: ScenarioRules | None = "prefixes",
     environment: Mapping[str, str] = os.environ,
     settings: Sequence[str] = (),
 ) -> Scenario:
     """Read and check a Scenario file (and the CSV files of lengths that it names).
 
-    ``benchmark_mode`` "mm" leaves out the rules of blocks and shared prefixes, which image data sets do not have, and
-    adds theirs; None checks only what holds for both, where the mode is still to be learned from a manifest.
+    ``rules`` "images" leaves out the rules of blocks and shared prefixes, which image data sets do not have, and
+    adds theirs; None checks only what holds for both, where the kind is still to be learned from a manifest.
     ``environment`` supplies the API key where the Scenario has none; ``settings`` ("requests.count=200") replace fields
-    of the file. Raises :class:`ScenarioError` with every
-    problem found.
+    of the file. Raises :class:`ScenarioError` with every problem found.
     """
-    from ais_bench_prefix_cache.scenario.schema_problems import report_schema_problems
-
     name = os.fsencode(path.name).decode("utf-8", "backslashreplace") or str(path)
     given = parse_settings(settings)
     findings = FieldFindings(name, [setting.path for setting in given])
     data = read_file(path, "the Scenario file", ScenarioError)
     source = _parsed(data, findings)
     apply_settings(source, given)
+    identity = {"path": path.absolute(), "sha256": hashlib.sha256(data).hexdigest()}
+    return _checked_scenario(source, findings, _directory_of(path), identity, rules, environment)
+
+
+def scenario_of_document(document: Mapping[str, Any], name: str, rules: ScenarioRules) -> Scenario:
+    """The Scenario of a document that comes from no file: of what a manifest recorded. It has no API key.
+
+    Its paths must be absolute; no file is read. ``name`` stands for the file's name in errors. Raises
+    :class:`ScenarioError` with every problem found.
+    """
+    identity = {"path": Path("/", name), "sha256": ""}
+    return _checked_scenario(dict(document), FieldFindings(name), Path("/"), identity, rules, {})
+
+
+def _checked_scenario(
+    source: dict[str, Any],
+    findings: FieldFindings,
+    directory: Path,
+    identity: Mapping[str, Any],
+    rules: ScenarioRules | None,
+    environment: Mapping[str, str],
+) -> Scenario:
+    from ais_bench_prefix_cache.scenario.schema_problems import report_schema_problems
+
     report_schema_problems(source, findings)
-    directory = _directory_of(path)
 
     def place(value: str) -> str:
         return os.path.normpath(directory / value)
@@ -81,13 +101,13 @@ def load_scenario(
     check_names(fields)
     check_group_weights(fields)
     assignment = _assignment(fields)
-    room = check_minimum_non_shared_length(fields) if benchmark_mode == "text" else None
+    room = check_minimum_non_shared_length(fields) if rules == "prefixes" else None
     lengths = _length_rules(fields, assignment, room)
     check_override_groups(fields)
     check_service(fields)
-    if benchmark_mode == "mm":
+    if rules == "images":
         check_multimodal(fields)
-    elif benchmark_mode == "text":
+    elif rules == "prefixes":
         check_completions_url(fields)
     api_key = _api_key(fields, environment)
     problems = findings.problems(list(source))
@@ -96,7 +116,7 @@ def load_scenario(
     document["tokenizer"]["path"] = _tokenizer_source(document["tokenizer"]["path"], place)
     document["service"]["api_key"] = api_key
     effective = effective_config(document, lengths)
-    content = {**copy.deepcopy(effective), "path": path.absolute(), "sha256": hashlib.sha256(data).hexdigest()}
+    content = {**copy.deepcopy(effective), **identity}
     for place_of_rule, rule in lengths.items():
         value_at(content, place_of_rule[:-1])[place_of_rule[-1]] = rule
     content["service"]["api_key"] = api_key

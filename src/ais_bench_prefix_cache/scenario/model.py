@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Union
 
-BenchmarkMode = Literal["text", "mm"]
+ScenarioRules = Literal["prefixes", "images"]
+"""Which sections of a Scenario count: those of blocks and shared prefixes, or those of images."""
 CacheMode = Literal["cold", "warmup"]
 OrderStrategy = Literal["sequential", "within_group_shuffle", "interleave", "global_shuffle", "input_len_asc"]
 

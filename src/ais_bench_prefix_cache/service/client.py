@@ -35,6 +35,9 @@ _LARGEST_REPLY = 256 * 1024 * 1024
 _KEEP_ALIVE_SECONDS = 2.0
 """Below the 5 s after which uvicorn drops an idle connection: no request meets a connection that is being closed."""
 
+EMBEDDED_SERVER = "embedded server"
+"""Stands in the version of the server that imitates vLLM: its latencies are not those of a model."""
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -200,14 +203,15 @@ class ServiceClient:
         return tuple(tokens)
 
     def version(self, position: int = 0) -> str | None:
-        """What ``/version`` says; None where it is not offered."""
+        """What ``/version`` says; None where it is not offered. Our embedded server is said to be it."""
         reply = self.request("GET", f"{self.base_urls[position]}/version", accept_status=lambda _status: True)
         try:
             document = reply.json() if reply.status == 200 else None
         except ValueError:
             return None
-        version = document.get("version") if isinstance(document, dict) else None
-        return version if isinstance(version, str) else None
+        if not isinstance(document, dict) or not isinstance(version := document.get("version"), str):
+            return None
+        return f"{version} ({EMBEDDED_SERVER})" if "embedded_server" in document else version
 
     def scrape(self) -> tuple[str, ...]:
         """The metrics text of every metrics URL, in the Scenario's order."""

@@ -12,7 +12,6 @@ from ais_bench_prefix_cache.aisbench.adapters.observation import RequestObservat
 from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.aisbench.results import performance_report
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, ArtifactError
-from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
 
 CSV = """Performance Parameters,Stage,Average,N
 E2EL,total,47.7 ms,3
@@ -90,29 +89,6 @@ def test_results_that_are_gone_or_damaged(run):
     shutil.rmtree(record["exp_dir"])
     with pytest.raises(AISBenchError, match="the performance files of the run are not there any more"):
         performance_report(analysis, analysis_path=path)
-
-
-def test_the_tables_look_like_aisbench_own(run):
-    record, path = run
-    report = performance_report({"runtime": {"aisbench": record}}, analysis_path=path)
-    assert render_performance_tables(report) == (
-        "╒════════════════════════╤═══════╤═════════╤═══╕\n"
-        "│ Performance Parameters │ Stage │ Average │ N │\n"
-        "╞════════════════════════╪═══════╪═════════╪═══╡\n"
-        "│ E2EL                   │ total │ 47.7 ms │ 3 │\n"
-        "├────────────────────────┼───────┼─────────┼───┤\n"
-        "│ TTFT                   │ total │ 20.1 ms │ 3 │\n"
-        "├────────────────────────┼───────┼─────────┼───┤\n"
-        "│ OutputTokens           │ total │ 4.0     │ 3 │\n"
-        "╘════════════════════════╧═══════╧═════════╧═══╛\n"
-        "╒══════════════════════════╤═══════╤═════════════╕\n"
-        "│ Common Metric            │ Stage │ Value       │\n"
-        "╞══════════════════════════╪═══════╪═════════════╡\n"
-        "│ Total Requests           │ total │ 3           │\n"
-        "├──────────────────────────┼───────┼─────────────┤\n"
-        "│ Prefill Token Throughput │ total │ 9.5 token/s │\n"
-        "╘══════════════════════════╧═══════╧═════════════╛"
-    )
 
 
 def _observe(usage):

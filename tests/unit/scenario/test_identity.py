@@ -33,8 +33,8 @@ def effective(directory: Path, **sections: Any) -> Any:
 )
 def test_what_belongs_to_a_run(tmp_path: Path, sections: dict[str, Any]) -> None:
     plain, changed = effective(tmp_path), effective(tmp_path, **sections)
-    assert data_sha256(plain, "text") == data_sha256(changed, "text")
-    assert differing_fields(plain, changed, "text") == []
+    assert data_sha256(plain, "prefixes") == data_sha256(changed, "prefixes")
+    assert differing_fields(plain, changed, "prefixes") == []
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_belongs_to_a_run(tmp_path: Path, sections: dict[str, Any]) -> None
         ({"run": {"run_id": "b"}}, "run.run_id"),
         ({"run": {"random_seed": 1}}, "run.random_seed"),
         ({"tokenizer": {"revision": "v1"}}, "tokenizer"),
-        ({"corpus": {"field": "text"}}, "corpus"),
+        ({"corpus": {"field": "prefixes"}}, "corpus"),
         ({"requests": {"count": 101}}, "requests"),
         ({"output": {"output_key": "max_tokens"}}, "output"),
         ({"prefix_cache": {"target_hit_rate": 0.5}}, "prefix_cache"),
@@ -52,19 +52,19 @@ def test_what_belongs_to_a_run(tmp_path: Path, sections: dict[str, Any]) -> None
 )
 def test_what_shapes_a_data_set(tmp_path: Path, sections: dict[str, Any], name: str) -> None:
     plain, changed = effective(tmp_path), effective(tmp_path, **sections)
-    assert data_sha256(plain, "text") != data_sha256(changed, "text")
-    assert differing_fields(plain, changed, "text") == [name]
-    assert not same_data_set(plain, tmp_path, changed, tmp_path, "text")
+    assert data_sha256(plain, "prefixes") != data_sha256(changed, "prefixes")
+    assert differing_fields(plain, changed, "prefixes") == [name]
+    assert not same_data_set(plain, tmp_path, changed, tmp_path, "prefixes")
 
 
 def test_images_are_shaped_by_their_section(tmp_path: Path) -> None:
     plain, changed = effective(tmp_path), effective(tmp_path, multimodal={"mmmu_parquet_dir": "./mmmu"})
-    assert differing_fields(plain, changed, "mm") == ["multimodal"]
+    assert differing_fields(plain, changed, "images") == ["multimodal"]
 
 
 def test_a_tree_that_was_moved_as_a_whole_keeps_its_data_sets(tmp_path: Path) -> None:
     sections = {"corpus": {"path": "./c.jsonl"}, "tokenizer": {"path": "../t"}}
     before, after = effective(tmp_path / "a", **sections), effective(tmp_path / "b", **sections)
     assert before["corpus"]["path"] != after["corpus"]["path"]
-    assert same_data_set(before, tmp_path / "a", after, tmp_path / "b", "text")
-    assert not same_data_set(before, tmp_path / "a", after, tmp_path / "c", "text")
+    assert same_data_set(before, tmp_path / "a", after, tmp_path / "b", "prefixes")
+    assert not same_data_set(before, tmp_path / "a", after, tmp_path / "c", "prefixes")

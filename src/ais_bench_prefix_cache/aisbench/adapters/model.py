@@ -18,7 +18,7 @@ from ais_bench.benchmark.models.api_models.vllm_custom_api_chat import VLLMCusto
 
 from ais_bench_prefix_cache.aisbench.adapters.observation import CURRENT_REQUEST, AnswerError, RequestObservation
 from ais_bench_prefix_cache.aisbench.adapters.proxies import proxy_of
-from ais_bench_prefix_cache.datasets.images.rows import image_urls, messages_with_images
+from ais_bench_prefix_cache.datasets.images.messages import image_urls, messages_with_images
 from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE, RANK_HEADER
 
 _ERROR_CHARACTERS = 600
