@@ -20,7 +20,7 @@ def arrival_seconds(
     """
     if arrivals == "even":
         return np.arange(count) / rate
-    uniform = (RandomStream(random_seed, "arrivals").words(count).astype(np.float64) + 0.5) / 2**64
+    uniform = (RandomStream(random_seed, "arrivals").words(count).astype(np.float64) + 0.5) * 2.0**-64
     gaps = -np.log(uniform) / rate
     gaps[:1] = 0.0
     return np.cumsum(gaps)
