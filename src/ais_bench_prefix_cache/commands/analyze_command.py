@@ -127,6 +127,7 @@ def _read_both(baseline: Sequence[Path], after: Sequence[Path]) -> tuple[Snapsho
     from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts
     from ais_bench_prefix_cache.counters.exposition import decode_exposition
     from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
+    from ais_bench_prefix_cache.foundation.strict_json import read_file
 
     problems: list[Problem] = []
 
@@ -134,11 +135,7 @@ def _read_both(baseline: Sequence[Path], after: Sequence[Path]) -> tuple[Snapsho
         texts = []
         for path in paths:
             try:
-                texts.append(decode_exposition(path.read_bytes(), str(path)))
-            except OSError as error:
-                problems.append(
-                    Problem(Code.UNREADABLE_FILE, str(path), f"the file cannot be read: {error.strerror or error}")
-                )
+                texts.append(decode_exposition(read_file(path, "the metrics text", SnapshotError), str(path)))
             except SnapshotError as error:
                 problems.extend(error.problems)
         return SnapshotTexts(tuple(texts), tuple(str(path) for path in paths))

@@ -14,7 +14,7 @@ import httpx
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, ServiceError
 from ais_bench_prefix_cache.foundation.names import RANK_HEADER
-from ais_bench_prefix_cache.foundation.quoting import plain, without_secret
+from ais_bench_prefix_cache.foundation.quoting import without_secret
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
 from ais_bench_prefix_cache.service.transport import Reply, Transport, shown_url
 
@@ -190,7 +190,7 @@ class ServiceClient:
         version = document.get("version")
         if not isinstance(version, str):
             return None
-        told = self._transport.quote(version)
+        told = self.quote(version)
         return f"{told} ({EMBEDDED_SERVER})" if "embedded_server" in document else told
 
     def scrape(self) -> tuple[str, ...]:
@@ -218,17 +218,20 @@ class ServiceClient:
             shown_url(url), reply.status, success if isinstance(success, bool) else None, self._transport.excerpt(reply)
         )
 
+    def quote(self, text: str) -> str:
+        """Words of the server as they may be shown: without the key, in one line, not too long."""
+        return self._transport.quote(text)
+
     def _count(self, reply: Reply, name: str, value: Any) -> int | None:
         """A number of tokens that the server says; None where it does not."""
         if value is None:
             return None
         if _is_count(value):
             return int(value)
-        said = plain(repr(value))[:40]
         raise ServiceError.of(
             Code.UNEXPECTED_ANSWER,
             shown_url(reply.url),
-            f"says that {name} is {without_secret(said, self.config.api_key)}",
+            f"says that {name} is {self.quote(repr(value))}",
             allowed="a whole number of tokens, or null",
             hint="Is this an OpenAI-compatible server?",
         )
