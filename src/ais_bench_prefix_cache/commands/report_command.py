@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from ais_bench_prefix_cache.commands.argument_types import percentile_list
+from ais_bench_prefix_cache.commands.choosing import add_choice, chosen
 
 DESCRIPTION = (
     "Show what a finished run measured: latency (TTFT, TPOT, ITL, E2EL), throughput and the prefix-cache table. A "
@@ -15,7 +16,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``report``."""
-    parser.add_argument("--manifest", type=Path, required=True, metavar="FILE", help="manifest of the data set")
+    add_choice(parser, what="report the run")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a self-contained web page")
     parser.add_argument(
@@ -41,7 +42,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.reporting.report_document import report_document
     from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
 
-    run = read_finished_run(arguments.manifest, percentiles=arguments.percentiles)
+    choice = chosen(arguments)
+    run = read_finished_run(choice.manifest, choice.run, percentiles=arguments.percentiles)
     if arguments.records is not None:
         write_records(arguments.records, run.records)
         note(f"written: {arguments.records}")

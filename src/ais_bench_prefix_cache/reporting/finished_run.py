@@ -46,14 +46,16 @@ class FinishedRun:
         return f"{run['model_abbr']}/{run['dataset_abbr']}"
 
 
-def read_finished_run(manifest_path: Path, *, percentiles: Sequence[float] | None = None) -> FinishedRun:
-    """The newest run of a data set; with ``percentiles`` its latencies have these instead of those of the run.
+def read_finished_run(
+    manifest_path: Path, run: RunDirectory | None = None, *, percentiles: Sequence[float] | None = None
+) -> FinishedRun:
+    """A run of a data set, by default the newest; with ``percentiles`` its latencies have these instead of its own.
 
     Raises ArtifactError where the data set has not been run, or its run left nothing to take percentiles of.
     """
     manifest = read_manifest(manifest_path)
     paths = RunPaths.of_manifest(manifest_path)
-    analysis, _ = read_document(paths.analysis, what="analysis")
+    analysis, _ = read_document(paths.analysis if run is None else run.analysis, what="analysis")
     runtime = analysis.get("runtime") or {}
     if RUN_KEY not in runtime:
         raise ArtifactError.of(
@@ -63,7 +65,7 @@ def read_finished_run(manifest_path: Path, *, percentiles: Sequence[float] | Non
             hint="Send the data set first: ais-bench-prefix-cache run --scenario …",
         )
     config, records, series = manifest["effective_config"], [], []
-    directory = RunDirectory(paths.runs_dir / str(runtime.get("run")))
+    directory = run or RunDirectory(paths.runs_dir / str(runtime.get("run")))
     if directory.path.is_dir():
         config = json.loads(directory.config.read_text(encoding="utf-8"))
         records = read_records(directory.requests)
