@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.argument_types import positive_integer
-from ais_bench_prefix_cache.commands.quiet_start import load_quietly
+from ais_bench_prefix_cache.commands.quiet_start import load_quietly, stdout_to_stderr
 from ais_bench_prefix_cache.datasets.kinds import PREPARED_KINDS
 
 if TYPE_CHECKING:
@@ -50,6 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "both give the same files (--mode mm always encodes whole texts)",
     )
     parser.add_argument(
+        "--workers",
+        type=positive_integer,
+        default=1,
+        metavar="N",
+        help="with --mode text: how many processes make the prompts (default 1); the files are the same. Tokenizers "
+        "whose words are not proven to be encoded one by one stay on one",
+    )
+    parser.add_argument(
         "--trace",
         type=Path,
         metavar="FILE",
@@ -63,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``prepare``; returns the exit code."""
-    from ais_bench_prefix_cache.commands.console import print_json, progress, run_log, warn
+    from ais_bench_prefix_cache.commands.console import note, print_json, progress_bar, run_log, warn
     from ais_bench_prefix_cache.datasets.format.engine import write_data_set
     from ais_bench_prefix_cache.datasets.format.kind import Preparation
     from ais_bench_prefix_cache.datasets.format.manifest import scenario_origin
@@ -79,9 +87,17 @@ def execute(arguments: argparse.Namespace) -> int:
         return loaded[-1]
 
     check_whole = arguments.verify == "full"
-    preparation = Preparation(scenario, load, check_whole, arguments.trace, arguments.trace_block_size)
-    content = kind.prepare(preparation)
+    preparation = Preparation(
+        scenario, load, check_whole, arguments.workers, arguments.trace, arguments.trace_block_size
+    )
+    with stdout_to_stderr():  # A tokenizer that is sent to workers may print.
+        content = kind.prepare(preparation)
     (sources,) = loaded
+    if arguments.workers > 1 and not (kind.name == "text" and sources.tokenizer.join_proof.proven):
+        reason = "only text data sets are made by several"
+        if kind.name == "text":
+            reason = f"nothing proves that words are encoded one by one: {sources.tokenizer.join_proof.reason}"
+        note(f"note: one process makes this data set: {reason}")
     replace = arguments.overwrite or scenario.run.overwrite
     # What is refused before the first prompt has been: only now does a directory come into being.
     with _directory(scenario, kind.name, replace=replace) as paths, run_log(paths.log("prepare")) as log:
@@ -90,14 +106,10 @@ def execute(arguments: argparse.Namespace) -> int:
         log.info("tokenizer %s", sources.tokenizer.identity())
         for text in content.notes:
             log.info("%s", text)
-        manifest, analysis = write_data_set(
-            kind,
-            paths,
-            content,
-            scenario_origin(scenario, paths, sources.corpus.sha256, sources.tokenizer.identity(), kind.tokenizer_keys),
-            replace=replace,
-            progress=lambda rows: progress(rows, total=content.count, label="Generate prompts"),
-        )
+        identity = sources.tokenizer.identity()
+        origin = scenario_origin(scenario, paths, sources.corpus.sha256, identity, kind.tokenizer_keys)
+        with progress_bar("Generate prompts", content.count) as show:
+            manifest, analysis = write_data_set(kind, paths, content, origin, replace=replace, show=show)
         for warning in analysis["warnings"]:
             log.warning("%s %s", warning["code"], warning["message"])
             warn(warning)
