@@ -51,7 +51,7 @@ $(CHECK_VENV)/.installed: pyproject.toml constraints.txt
 check: $(CHECK_VENV)/.installed
 	@test -d "tests/unit/$(ROOM)" || { echo "name a room: make check ROOM=$$(ls tests/unit | grep -v '[._]' | paste -sd '|')"; exit 2; }
 	$(CHECK_RUN) -m ruff check src/ais_bench_prefix_cache/$(ROOM) tests/unit/$(ROOM)
-	$(CHECK_RUN) -m mypy src/ais_bench_prefix_cache/$(ROOM) tests/unit/$(ROOM)
+	$(CHECK_RUN) -m mypy --cache-dir $(CHECK_VENV)/mypy src/ais_bench_prefix_cache/$(ROOM) tests/unit/$(ROOM)
 	$(CHECK_RUN) -m pytest -q -m "not aisbench" -n 2 tests/unit/$(ROOM)
 
 $(VLLM_VENV)/.installed: tests/real/install_vllm.py tests/real/vllm_constraints.txt

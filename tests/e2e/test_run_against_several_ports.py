@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.doubles.scenarios import scenario_file
 from tests.doubles.word_data_set import prepare_words
 
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
@@ -26,30 +27,15 @@ def urls(deepseek_tokenizer_dir: Path) -> Iterator[list[str]]:
 
 
 def scenario_of(urls: list[str], tokenizer: Path, directory: Path, mode: str) -> Path:
-    (directory / "corpus.jsonl").write_text('{"question": "How many apples are left?"}\n')
-    document = {
-        "run": {"run_id": "ports", "output_dir": "./out"},
-        "tokenizer": {"path": str(tokenizer)},
-        "corpus": {"path": "./corpus.jsonl"},
-        "requests": {
-            "count": 30,
-            "input_length": {"mode": "truncated_normal", "min": 64, "max": 400},
-            "output_length": {"mode": "fixed", "value": 2},
-        },
-        "prefix_cache": {"mode": mode, "target_hit_rate": 0.5, "groups": {"count": 3}},
-        "service": {
-            "inference_url": [f"{url}/v1/completions" for url in urls],
-            "metrics_url": [f"{url}/metrics" for url in urls],
-            "reset_url": [f"{url}/reset_prefix_cache" for url in urls],
-            "model": "tiny",
-            "dp_size": 2,
-            "poll_interval_seconds": 0.5,
-        },
-        "aisbench": {"work_dir": "./aisbench", "model": {"batch_size": 8}},
-    }
-    path = directory / "scenario.json"
-    path.write_text(json.dumps(document))
-    return path
+    return scenario_file(
+        directory,
+        tokenizer=tokenizer,
+        url=urls,
+        requests={"count": 30, "input_length": {"mode": "truncated_normal", "min": 64, "max": 400}},
+        prefix_cache={"mode": mode, "groups": {"count": 3}},
+        service={"dp_size": 2, "poll_interval_seconds": 0.5},
+        aisbench={"work_dir": "./aisbench", "model": {"batch_size": 8}},
+    )
 
 
 def counter(text: str, name: str) -> int:

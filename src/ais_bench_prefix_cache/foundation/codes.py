@@ -148,6 +148,7 @@ class Code(str, Enum):
 
     # Data sets
     MANIFEST_NAME = "MANIFEST_NAME", "A path is not where a manifest lies."
+    WRONG_KIND = "WRONG_KIND", "A file is of another kind than what was asked for."
     SCHEMA_VERSION = "SCHEMA_VERSION", "A manifest has another schema version."
     STATUS = "STATUS", "A manifest has an unknown status."
     NOT_PREPARED = "NOT_PREPARED", "There is a plan, and no data set yet; or none fits the Scenario."

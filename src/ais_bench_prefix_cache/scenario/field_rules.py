@@ -154,20 +154,27 @@ def check_multimodal(fields: CheckedFields) -> None:
                 f"requests with images have a fixed length, not {quoted(mode)}",
                 allowed='"fixed"',
             )
-    urls = fields.get("service", "inference_url")
-    for place, url in [((), urls)] if isinstance(urls, str) else [((n,), url) for n, url in enumerate(urls or ())]:
-        if not urlsplit(url).path.rstrip("/").endswith("/v1/chat/completions"):
-            fields.findings.report(
-                ("service", "inference_url", *place),
-                Code.WRONG_URL,
-                "images are sent to chat completions",
-                allowed='a URL that ends with "/v1/chat/completions"',
-            )
+    _check_inference_path(fields, "/v1/chat/completions", "images are sent to chat completions")
     directory: FieldPath = ("multimodal", "mmmu_parquet_dir")
     if fields.findings.sound(directory) and fields.get(*directory) is None:
         fields.findings.report(
             directory, Code.MISSING_KEY, "--mode mm needs it", allowed="the directory of the MMMU Parquet files"
         )
+
+
+def check_completions_url(fields: CheckedFields) -> None:
+    """Text is sent to completions: with a chat template around them, prompts would not have their planned tokens."""
+    _check_inference_path(fields, "/completions", "text is sent to completions", but_not="/chat/completions")
+
+
+def _check_inference_path(fields: CheckedFields, end: str, reason: str, *, but_not: str | None = None) -> None:
+    urls = fields.get("service", "inference_url")
+    for place, url in [((), urls)] if isinstance(urls, str) else [((n,), url) for n, url in enumerate(urls or ())]:
+        at = ("service", "inference_url", *place)
+        path = urlsplit(url).path.rstrip("/") if fields.findings.sound(at) else end
+        if not path.endswith(end) or (but_not and path.endswith(but_not)):
+            full = end if end.startswith("/v1") else f"/v1{end}"
+            fields.findings.report(at, Code.WRONG_URL, reason, allowed=f'a URL that ends with "{full}"')
 
 
 def usable_api_key(api_key: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ais_bench_prefix_cache.scenario.effective import corpus_selection, effectiv
 from ais_bench_prefix_cache.scenario.field_rules import (
     API_KEY_PHRASE,
     CheckedFields,
+    check_completions_url,
     check_group_weights,
     check_minimum_non_shared_length,
     check_multimodal,
@@ -39,24 +40,32 @@ from ais_bench_prefix_cache.scenario.model import (
     ScenarioRules,
 )
 from ais_bench_prefix_cache.scenario.schema import filled_with_defaults, scenario_schema
+from ais_bench_prefix_cache.scenario.settings import apply_settings, parse_settings
 
 Place = Callable[[str], str]
 """Makes a path of the Scenario absolute."""
 
 
 def load_scenario(
-    path: Path, *, rules: ScenarioRules | None = "prefixes", environment: Mapping[str, str] = os.environ
+    path: Path,
+    *,
+    rules: ScenarioRules | None = "prefixes",
+    environment: Mapping[str, str] = os.environ,
+    settings: Sequence[str] = (),
 ) -> Scenario:
     """Read and check a Scenario file (and the CSV files of lengths that it names).
 
     ``rules`` "images" leaves out the rules of blocks and shared prefixes, which image data sets do not have, and
     adds theirs; None checks only what holds for both, where the kind is still to be learned from a manifest.
-    ``environment`` supplies the API key where the Scenario has none. Raises :class:`ScenarioError` with every
-    problem found.
+    ``environment`` supplies the API key where the Scenario has none; ``settings`` ("requests.count=200") replace fields
+    of the file. Raises :class:`ScenarioError` with every problem found.
     """
-    findings = FieldFindings(os.fsencode(path.name).decode("utf-8", "backslashreplace") or str(path))
+    name = os.fsencode(path.name).decode("utf-8", "backslashreplace") or str(path)
+    given = parse_settings(settings)
+    findings = FieldFindings(name, [setting.path for setting in given])
     data = read_file(path, "the Scenario file", ScenarioError)
     source = _parsed(data, findings)
+    apply_settings(source, given)
     identity = {"path": path.absolute(), "sha256": hashlib.sha256(data).hexdigest()}
     return _checked_scenario(source, findings, _directory_of(path), identity, rules, environment)
 
@@ -98,6 +107,8 @@ def _checked_scenario(
     check_service(fields)
     if rules == "images":
         check_multimodal(fields)
+    elif rules == "prefixes":
+        check_completions_url(fields)
     api_key = _api_key(fields, environment)
     problems = findings.problems(list(source))
     if problems or assignment is None:
@@ -123,6 +134,10 @@ def _parsed(data: bytes, findings: FieldFindings) -> dict[str, Any]:
     if not isinstance(document, dict):
         message = "the Scenario is not a JSON object"
         raise ScenarioError.of(Code.NOT_AN_OBJECT, name, message, allowed='an object: { "run": … }')
+    if isinstance(document.get("effective_config"), dict):
+        made_from = document.get("scenario_path")
+        hint = f"name the Scenario that it was made from: {made_from}" if isinstance(made_from, str) else None
+        raise ScenarioError.of(Code.WRONG_KIND, name, "this is a manifest, not a Scenario", hint=hint)
     for defect in defects:
         hint = "keep one" if defect.code is Code.DUPLICATE_KEY else None
         findings.report(defect.path, defect.code, defect.message, hint=hint)

@@ -27,6 +27,7 @@ from ais_bench_prefix_cache.scenario.model import (
     LengthRange,
     RangeLengths,
     Scenario,
+    ScenarioRules,
     TruncatedNormalLength,
     UniformLength,
 )
@@ -385,7 +386,9 @@ def test_damaged_thresholds_are_an_artifact_error() -> None:
     ["scenario.example", "cold_input_len_asc", "zipf_groups_with_overrides", "csv_lengths", "images_single_1080p"],
 )
 def test_each_example_loads(project_root: Path, name: str) -> None:
-    assert load_scenario(project_root / "config_examples" / f"{name}.json", environment={}).schema_version == "1.0"
+    mode: ScenarioRules = "images" if name.startswith("images") else "prefixes"
+    path = project_root / "config_examples" / f"{name}.json"
+    assert load_scenario(path, rules=mode, environment={}).schema_version == "1.0"
 
 
 def test_every_example_is_tried(project_root: Path) -> None:
