@@ -94,27 +94,30 @@ def text_batches(
     return (lines.batch(ledger, drafts) for drafts in prompts.drafts())
 
 
-
-_state: tuple[LineMaker, TextLines] | None = None
+_sent: list[tuple[LineMaker, TextLines]] = []
 """In a worker: what it was sent, and what it remembers from range to range."""
 
 
 def _begin(maker: bytes) -> None:
     """Make this process a worker."""
-    global _state
     # One Ctrl-C reaches all processes of a terminal: the first one ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the cores are the workers'
     made: LineMaker = pickle.loads(maker)
-    _state = made, made.lines()
+    _sent.append((made, made.lines()))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _range(part: PlanRange) -> LineBatch:
-    assert _state is not None
-    maker, lines = _state
+    """The lines of one range, in one piece for each file."""
+    ((maker, lines),) = _sent
     batches = list(maker.batches(part, lines))
     files = zip(*(batch.lines for batch in batches), strict=True)
     return LineBatch(len(part.plan), tuple([b"".join(each) for each in files]))
