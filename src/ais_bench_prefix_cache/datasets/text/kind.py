@@ -8,7 +8,6 @@ plan. Token counts are integers; rates are divided last.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,6 +46,7 @@ from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, pla
 from ais_bench_prefix_cache.datasets.text.prompt_set import PromptSet, WarmupPrompt
 from ais_bench_prefix_cache.datasets.text.recorded_lengths import with_lengths_of_rows
 from ais_bench_prefix_cache.datasets.text.request_seeds import request_random_seed
+from ais_bench_prefix_cache.exact_text.token_digests import token_ids_sha256
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.findings import Findings
 from ais_bench_prefix_cache.foundation.names import NO_RANK, PASS, group_name, verdict
@@ -283,8 +283,8 @@ class TextDeepCheck(DeepCheck):
         shared, seed = row["shared_prefix_tokens"], row["seed_tokens"]
         self._compare(where, "actual_input_tokens", row["actual_input_tokens"], len(ids))
         self._check_prefix(where, row["group_id"], ids[:shared])
-        self._compare(where, "seed_sha256", row["seed_sha256"], _sha256(ids[shared : shared + seed]))
-        divergence = _sha256(ids[shared : shared + self._block_size])
+        self._compare(where, "seed_sha256", row["seed_sha256"], token_ids_sha256(ids[shared : shared + seed]))
+        divergence = token_ids_sha256(ids[shared : shared + self._block_size])
         self._compare(where, "divergence_block_sha256", row["divergence_block_sha256"], divergence)
         hits = self._replay.run(row["dp_rank"] or 0, ids)
         self._compare(where, "theoretical_hit_tokens", row["theoretical_hit_tokens"], hits)
@@ -297,7 +297,9 @@ class TextDeepCheck(DeepCheck):
             where = f"{self._manifest_name}: groups.{name}"
             self._compare(where, "canonical_prefix_tokens", group["canonical_prefix_tokens"], len(seen))
             if group["canonical_prefix_tokens"] == len(seen):
-                self._compare(where, "canonical_prefix_sha256", group["canonical_prefix_sha256"], _sha256(seen))
+                self._compare(
+                    where, "canonical_prefix_sha256", group["canonical_prefix_sha256"], token_ids_sha256(seen)
+                )
         return {
             "prompts": self._prompts,
             "warmup_prompts": len(self._warmup_plan),
@@ -465,11 +467,6 @@ def _recorded_warmups(section: Any, plan: Plan, where: str, findings: Findings) 
             return None
         prompts.append(WarmupPrompt(group, text, tokens, prefix_tokens))
     return prompts
-
-
-def _sha256(token_ids: TokenIds) -> str:
-    """The digest of token ids as :mod:`ais_bench_prefix_cache.exact_text.token_digests` defines it."""
-    return hashlib.sha256(token_ids.astype("<u4").tobytes()).hexdigest()
 
 
 def requests_section(plan: Plan) -> dict[str, Any]:
