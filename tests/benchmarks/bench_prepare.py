@@ -87,9 +87,7 @@ def main() -> None:
             bars.append(f"| the same, processor | {ratio(full, plain, 'cpu'):.3g} | | |")
             if large:
                 per_token = 1e6 * seconds(proof, "wall") / (prompts * TOKENS)
-                bars.append(
-                    f"| prepare, 10,000 prompts, seconds a million tokens | {verdict(per_token, TIME_BAR)} |"
-                )
+                bars.append(f"| prepare, 10,000 prompts, seconds a million tokens | {verdict(per_token, TIME_BAR)} |")
         name = f"warmup-{MANY}"
         scenario = write_scenario(directory, name, arguments.data, **warmup_sections(MANY, tokens=TOKENS))
         one, two = in_turns(

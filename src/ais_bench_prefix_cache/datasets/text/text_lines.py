@@ -48,7 +48,7 @@ class TextLines:
             rows = (row, *ledger.companions(index, row))
             files = files or [[] for _ in rows]
             for parts, each in zip(files, rows, strict=True):
-                parts += line_with_text(each, text)
+                parts.extend(line_with_text(each, text))
         return LineBatch(len(drafts), tuple([b"".join(parts) for parts in files]))
 
     def escaped(self, draft: Draft) -> bytes:
