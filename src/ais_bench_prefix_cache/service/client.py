@@ -14,7 +14,7 @@ import httpx
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, ServiceError
 from ais_bench_prefix_cache.foundation.names import RANK_HEADER
-from ais_bench_prefix_cache.foundation.quoting import plain, without_secret
+from ais_bench_prefix_cache.foundation.quoting import without_secret
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
 from ais_bench_prefix_cache.service.transport import Reply, Transport, shown_url
 
@@ -26,6 +26,9 @@ _NOT_OFFERED = frozenset({403, 404, 405, 501})
 """How gateways answer to paths that they do not hand on."""
 _MOST_TOKENS = 1 << 53
 """No count of tokens is larger; JSON of other makers is exact so far."""
+
+EMBEDDED_SERVER = "embedded server"
+"""Stands in the version of the server that imitates vLLM: its latencies are not those of a model."""
 
 
 @dataclass(frozen=True)
@@ -179,12 +182,16 @@ class ServiceClient:
         return tuple(tokens)
 
     def version(self, position: int = 0) -> str | None:
-        """What ``/version`` says; None where it is not offered."""
+        """What ``/version`` says; None where it is not offered. Our embedded server is said to be it."""
         reply = self._transport.exchange(
             "GET", f"{self.base_urls[position]}/version", accept_status=lambda _status: True
         )
-        version = (reply.json_object() or {}).get("version") if reply.status == 200 else None
-        return self._transport.quote(version) if isinstance(version, str) else None
+        document = (reply.json_object() or {}) if reply.status == 200 else {}
+        version = document.get("version")
+        if not isinstance(version, str):
+            return None
+        told = self.quote(version)
+        return f"{told} ({EMBEDDED_SERVER})" if "embedded_server" in document else told
 
     def scrape(self) -> tuple[str, ...]:
         """The metrics text of every metrics URL, in the Scenario's order, without the API key."""
@@ -211,17 +218,20 @@ class ServiceClient:
             shown_url(url), reply.status, success if isinstance(success, bool) else None, self._transport.excerpt(reply)
         )
 
+    def quote(self, text: str) -> str:
+        """Words of the server as they may be shown: without the key, in one line, not too long."""
+        return self._transport.quote(text)
+
     def _count(self, reply: Reply, name: str, value: Any) -> int | None:
         """A number of tokens that the server says; None where it does not."""
         if value is None:
             return None
         if _is_count(value):
             return int(value)
-        said = plain(repr(value))[:40]
         raise ServiceError.of(
             Code.UNEXPECTED_ANSWER,
             shown_url(reply.url),
-            f"says that {name} is {without_secret(said, self.config.api_key)}",
+            f"says that {name} is {self.quote(repr(value))}",
             allowed="a whole number of tokens, or null",
             hint="Is this an OpenAI-compatible server?",
         )
