@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
+import re
 import sys
+from collections.abc import Sequence
+from typing import NoReturn
 
 from ais_bench_prefix_cache import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-# Whatever this module imports, `--help` waits for: typing, signal, the errors and the commands come when they are used.
-
-# argparse looks for translations of its words, of which there are none, and imports locale for that.
-setattr(argparse, "_", str)  # noqa: B010 - not an attribute that type checkers know
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.errors import (
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_INVALID_INPUT,
+    EXIT_OK,
+    EXIT_TERMINATED,
+    PrefixCacheError,
+    Terminated,
+    os_error_problem,
+)
+from ais_bench_prefix_cache.foundation.findings import nearest
+from ais_bench_prefix_cache.foundation.interruptions import ended_by_the_first_signal
 
 PROGRAM = "ais-bench-prefix-cache"
 DEBUG_VARIABLE = "AISBENCH_PREFIX_CACHE_DEBUG"
@@ -40,14 +48,37 @@ COMMANDS = {
 """Subcommands in the order of ``--help``, with what it says about them; each is ``commands/<name>_command.py``."""
 
 
+EXAMPLES = """\
+The main job:
+  %(prog)s inspect --scenario scenario.json
+  %(prog)s prepare --mode text --scenario scenario.json
+  %(prog)s run --mode text --scenario scenario.json
+All of it on an embedded server:
+  %(prog)s demo
+
+Exit codes:
+  0 success (warnings included), 2 bad usage, Scenario, data set or snapshots,
+  3 service, 4 AISBench, 70 internal error, 130 interrupted, 143 terminated
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse's, with a guess at what a mistyped command was to be."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and the message on stderr and exit with 2."""
+        mistyped = re.search(r"argument COMMAND: invalid choice: '([^']*)'", message)
+        near = nearest(mistyped[1], COMMANDS) if mistyped else None
+        super().error(f"{message}\n    did you mean {near}?" if near else message)
+
+
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     """The argument tree: of all commands without their options, or of ``command`` alone with its options."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=PROGRAM,
         description="Prefix-cache benchmarks whose hit rate is known, to the token, before they run.",
-        epilog="Exit codes: 0 success (warnings included), 2 bad usage, Scenario, data set or snapshots, 3 service, "
-        "4 AISBench, 70 internal error, 130 interrupted, 143 terminated.",
-        formatter_class=_HelpFormatter,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
@@ -56,12 +87,8 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
         for name, summary in COMMANDS.items():
             subparsers.add_parser(name, help=summary, add_help=False)
         return parser
-    from importlib import import_module
-
-    module = import_module(f"ais_bench_prefix_cache.commands.{command}_command")
-    subparser = subparsers.add_parser(
-        command, description=module.DESCRIPTION, formatter_class=_HelpFormatter, allow_abbrev=False
-    )
+    module = importlib.import_module(f"ais_bench_prefix_cache.commands.{command}_command")
+    subparser = subparsers.add_parser(command, description=module.DESCRIPTION, allow_abbrev=False)
     module.add_arguments(subparser)
     subparser.set_defaults(execute=module.execute)
     return parser
@@ -73,29 +100,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         # What comes before a command (--help, --version, a mistake) ends the program in the tree without options.
         command = words[0] if words and words[0] in COMMANDS else None
-        arguments = build_parser(command).parse_args(words)
+        parser = build_parser(command)
+        if not words:
+            parser.print_help(sys.stderr)
+            return EXIT_INVALID_INPUT
+        arguments = parser.parse_args(words)
     except KeyboardInterrupt:
-        from ais_bench_prefix_cache.foundation.errors import EXIT_INTERRUPTED
-
         _say("interrupted")
         return EXIT_INTERRUPTED
     return _execute(arguments)
 
 
 def _execute(arguments: argparse.Namespace) -> int:
-    from ais_bench_prefix_cache.foundation.codes import Code
-    from ais_bench_prefix_cache.foundation.errors import (
-        EXIT_INTERNAL,
-        EXIT_INTERRUPTED,
-        EXIT_INVALID_INPUT,
-        EXIT_OK,
-        EXIT_TERMINATED,
-        PrefixCacheError,
-        Terminated,
-        os_error_problem,
-    )
-    from ais_bench_prefix_cache.foundation.interruptions import ended_by_the_first_signal
-
     try:
         with ended_by_the_first_signal():
             code = int(arguments.execute(arguments))
@@ -131,21 +147,3 @@ def _execute(arguments: argparse.Namespace) -> int:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-class _HelpFormatter(argparse.HelpFormatter):
-    """argparse's, as wide as the terminal, without the costly import by which argparse finds that out."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=_terminal_columns() - 2)
-
-
-def _terminal_columns() -> int:
-    """What :func:`shutil.get_terminal_size` says."""
-    columns = os.environ.get("COLUMNS", "")
-    if columns.isdecimal() and int(columns) > 0:
-        return int(columns)
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    except (AttributeError, ValueError, OSError):
-        return 80

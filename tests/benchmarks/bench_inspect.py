@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import get_args
 
 from tests.benchmarks.measuring import (
@@ -54,8 +55,8 @@ def main() -> None:
                     for count in (100_000, 1_000_000)
                 )
                 small, large = in_turns(
-                    lambda s=few: run([*PROGRAM, "inspect", "--scenario", s]),
-                    lambda s=many: run([*PROGRAM, "inspect", "--scenario", s]),
+                    partial(run, [*PROGRAM, "inspect", "--scenario", few]),
+                    partial(run, [*PROGRAM, "inspect", "--scenario", many]),
                     times=1,
                 )
                 growth = seconds(large, "cpu") / seconds(small, "cpu")

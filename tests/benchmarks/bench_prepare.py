@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 from tests.benchmarks.measuring import (
@@ -58,9 +59,9 @@ def main() -> None:
             name = f"warmup-{prompts}"
             scenario = write_scenario(directory, name, arguments.data, **warmup_sections(prompts, tokens=TOKENS))
             proof, full, plain = in_turns(
-                lambda s=scenario, n=name: prepare(s, directory, n, "proof"),
-                lambda s=scenario, n=name: prepare(s, directory, n, "full"),
-                lambda n=name: plain_pass(arguments.data, directory, n),
+                partial(prepare, scenario, directory, name, "proof"),
+                partial(prepare, scenario, directory, name, "full"),
+                partial(plain_pass, arguments.data, directory, name),
                 times=arguments.times,
             )
             peaks[prompts] = max(one.peak_mb for one in [*proof, *full])

@@ -7,6 +7,7 @@ pass encodes the questions of a tenth of the rows, two threads, without its star
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 from tests.benchmarks.measuring import (
@@ -24,7 +25,7 @@ from tests.benchmarks.measuring import (
 PLAIN_PASS = Path(__file__).with_name("plain_pass.py")
 BAR = 5.0
 SHAPES = ((20_000, 1024), (100_000, 128))
-MODES = {
+MODES: dict[str, list[str]] = {
     "repeat": [],
     "unique": [],
     "shared-prefix": ["--shared-prefix-ratio", "0.5", "--prefix-groups", "4"],
@@ -33,7 +34,7 @@ MODES = {
 
 def prompts(mode: str, count: int, tokens: int, tokenizer: Path | None) -> Run:
     """One run of the command; its rows are thrown away after it."""
-    exact = [] if tokenizer is None else ["--tokenizer", tokenizer]
+    exact = [] if tokenizer is None else ["--tokenizer", str(tokenizer)]
     size = ["--count", str(count), "--input-tokens", str(tokens)]
     return run([*PROGRAM, "prompts", "--mode", mode, *size, *MODES[mode], *exact])
 
@@ -58,8 +59,8 @@ def main() -> None:
             for tokenizer in (data.tokenizer, None):
                 for mode in MODES:
                     ours, plain = in_turns(
-                        lambda m=mode, c=count, t=tokens, z=tokenizer: prompts(m, c, t, z),
-                        lambda c=count, t=tokens: plain_pass(data, directory, c // 10, t),
+                        partial(prompts, mode, count, tokens, tokenizer),
+                        partial(plain_pass, data, directory, count // 10, tokens),
                         times=arguments.times,
                     )
                     speed = count * tokens / seconds(ours, "wall") / 1e6

@@ -7,6 +7,7 @@ prompt.
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from pathlib import Path
 
 from tests.benchmarks.bench_prepare import plain_pass
@@ -58,8 +59,8 @@ def main() -> None:
             files = sorted(manifest.parent.iterdir())
             size = sum(path.stat().st_size for path in files) / 1e6
             ours, sums, start = in_turns(
-                lambda m=manifest: validate(m),
-                lambda f=files: run(["sha256sum", *f]),
+                partial(validate, manifest),
+                partial(run, ["sha256sum", *files]),
                 lambda: validate(smallest),
                 times=arguments.times,
             )

@@ -71,12 +71,12 @@ def in_turns(*commands: Callable[[], Run], times: int) -> list[list[Run]]:
 
 def seconds(runs: Sequence[Run], clock: Clock) -> float:
     """The median of a command's seconds."""
-    return statistics.median(getattr(one, clock) for one in runs)
+    return statistics.median(float(getattr(one, clock)) for one in runs)
 
 
 def ratio(runs: Sequence[Run], others: Sequence[Run], clock: Clock) -> float:
     """The median of the ratios turn by turn."""
-    return statistics.median(getattr(a, clock) / getattr(b, clock) for a, b in zip(runs, others, strict=True))
+    return statistics.median(float(getattr(a, clock) / getattr(b, clock)) for a, b in zip(runs, others, strict=True))
 
 
 def print_bars(bars: Sequence[str]) -> None:

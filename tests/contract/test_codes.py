@@ -31,7 +31,7 @@ def test_codes_are_used_and_written_nowhere_else() -> None:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Code":
                 used.add(node.attr)
             elif isinstance(node, ast.Constant) and node.value in Code.__members__:
-                literal.append(f"{path.name}:{node.lineno} {node.value}")
+                literal.append(f"{path.name}:{node.lineno} {node.value!r}")
     assert literal == []
     assert sorted(set(Code.__members__) - used) == []
 

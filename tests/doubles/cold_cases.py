@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ais_bench_prefix_cache.planning.lanes import Lanes, build_lanes, cold_ranks
 from ais_bench_prefix_cache.planning.ordering import occurrence_in_group
@@ -18,12 +19,12 @@ BLOCK = 4
 
 @dataclass(frozen=True)
 class ColdCase:
-    inputs: np.ndarray
-    capacity: np.ndarray
+    inputs: npt.NDArray[np.int64]
+    capacity: npt.NDArray[np.int64]
     lanes: Lanes
-    limits: np.ndarray
+    limits: npt.NDArray[np.int64]
 
-    def simulate(self, shared: np.ndarray) -> np.ndarray:
+    def simulate(self, shared: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Hits of shared blocks, by the definition."""
         watermark = [0] * self.lanes.count
         hits = []
@@ -40,7 +41,7 @@ def cold_case(lengths: list[int], groups: list[int], dp_size: int) -> ColdCase:
     return ColdCase(inputs, capacity, lanes, cold_hit_limits(capacity, lanes))
 
 
-def distances(case: ColdCase, hits: np.ndarray) -> np.ndarray:
+def distances(case: ColdCase, hits: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """The largest distance of each plan's cumulative rate from its final one, after a tenth of the input.
 
     ``hits``: blocks, of shape [plans, N].
@@ -48,7 +49,8 @@ def distances(case: ColdCase, hits: np.ndarray) -> np.ndarray:
     inputs = np.cumsum(case.inputs)
     counts = inputs >= inputs[-1] / 10
     rates = np.cumsum(hits, axis=1) * BLOCK / inputs
-    return np.abs(rates - rates[:, -1:])[:, counts].max(axis=1)
+    largest: npt.NDArray[np.float64] = np.abs(rates - rates[:, -1:])[:, counts].max(axis=1)
+    return largest
 
 
 def seeded_cases(

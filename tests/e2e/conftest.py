@@ -248,7 +248,7 @@ def prepare_rows(tmp_path: Any, deepseek_tokenizer_dir: Any) -> Callable[..., An
             "generation_kwargs": {"temperature": 0, "ignore_eos": True},
         }
         model.update({name: changes.pop(name) for name in list(changes) if name in model})
-        manifest = {
+        manifest: dict[str, Any] = {
             "run_id": run.run_id,
             "effective_config": {
                 "tokenizer": {"path": str(deepseek_tokenizer_dir), "revision": None, "trust_remote_code": False},

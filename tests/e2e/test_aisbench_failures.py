@@ -58,8 +58,8 @@ def test_failed_and_broken_answers_are_an_error_that_counts_the_reasons(
     assert "the server reported an error in the stream: the engine died" in reasons
     assert "the stream ended without [DONE]" in reasons
     assert "Payload" in reasons or "Disconnected" in reasons or "reset" in reasons.lower()
-    assert "AISBench's last lines:" in problem.hint
-    assert str(job.log_path) in problem.hint
+    assert "AISBench's last lines:" in str(problem.hint)
+    assert str(job.log_path) in str(problem.hint)
     assert list(scratch.iterdir()) == []
 
 
@@ -96,7 +96,9 @@ def test_a_retry_is_a_retry(fake_server, prepare_rows, make_answer, retries):
     rows = [{"question": f"{index} text"} for index in range(8)]
     job = prepare_rows(rows, fake_server.url, retry=retries)
     if retries:
-        usage = load_request_usage(run_aisbench(job).usage_path)
+        path = run_aisbench(job).usage_path
+        assert path is not None
+        usage = load_request_usage(path)
         assert [row.attempts for row in usage] == [1, 1, 1, 1, 1, 2, 1, 1]
     else:
         with pytest.raises(AISBenchError, match="1 of 8 requests failed"):
@@ -147,7 +149,7 @@ def test_a_full_disk_is_named(fake_server, prepare_rows, tmp_path, monkeypatch):
     job = prepare_rows(ROWS, fake_server.url)
     with pytest.raises(AISBenchError) as caught:
         run_aisbench(job)
-    assert f"AISBench found the disk full: free some space below {job.work_dir}." in caught.value.problems[0].hint
+    assert f"AISBench found the disk full: free some space below {job.work_dir}." in str(caught.value.problems[0].hint)
 
 
 PROGRAM = """

@@ -6,6 +6,7 @@ import json
 import random
 from collections import defaultdict
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def test_prompts_lengths_headers_key_and_usage_are_exact(fake_server, prepare_ro
         return make_answer(prompt_tokens_details=details) if index < 10 else make_answer()
 
     fake_server.behave = behave
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"question": f"{index} {PROMPTS[index % 3]}", "max_tokens": 1 + index % 4, "dp_rank": index % 2}
         for index in range(12)
     ]
@@ -56,6 +57,7 @@ def test_prompts_lengths_headers_key_and_usage_are_exact(fake_server, prepare_ro
     assert {request.body["model"] for request in fake_server.seen} == {"tiny"}
     assert {request.path for request in fake_server.seen} == {"/v1/completions"}
 
+    assert result.usage_path is not None
     usage = load_request_usage(result.usage_path)
     assert [row.sequence_index for row in usage] == list(range(12))
     assert [(row.state, row.cached_tokens) for row in usage] == [
@@ -68,7 +70,7 @@ def test_prompts_lengths_headers_key_and_usage_are_exact(fake_server, prepare_ro
     assert [row.prompt_tokens for row in usage] == [len(row["question"].split()) for row in rows]
     assert [row.completion_tokens for row in usage] == [row["max_tokens"] for row in rows]
     assert all(row.success and row.attempts == 1 for row in usage)
-    assert all(0 <= row.sent <= row.first_token <= row.finished for row in usage)
+    assert all(0 <= row.sent <= row.first_token <= row.finished for row in usage)  # type: ignore[operator]
 
     assert progress[-1] == (12, 12)
     assert not seen_in_scratch
@@ -95,7 +97,7 @@ def test_a_lane_sends_the_next_request_only_after_the_first_token_of_the_one_bef
     # Five lanes of very different length, and a long run of one lane in the middle that could fill every slot.
     lanes = [("group-0", 0), ("group-0", 1), ("group-1", 0), ("group-1", 1)] * 10 + [("group-2", 0)] * 40
     lanes += [("group-1", 0), ("group-0", 1)] * 10
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"question": f"{index} text", "group_id": group, "dp_rank": rank, "max_tokens": 3}
         for index, (group, rank) in enumerate(lanes)
     ]
@@ -138,7 +140,7 @@ def _most_in_flight(requests):
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_sixty_fast_requests_all_arrive(fake_server, prepare_rows, batch_size):
     """AISBench's own status queue loses such runs on a busy machine; see test_aisbench_status_queue.py."""
-    rows = [{"question": f"{index} text", "max_tokens": 1} for index in range(60)]
+    rows: list[dict[str, Any]] = [{"question": f"{index} text", "max_tokens": 1} for index in range(60)]
     result = run_aisbench(prepare_rows(rows, fake_server.url, batch_size=batch_size))
     assert sorted(int(request.prompt.split()[0]) for request in fake_server.seen) == list(range(60))
     assert not any("x-data-parallel-rank" in request.headers for request in fake_server.seen)
@@ -187,7 +189,7 @@ models = [
 def test_a_template_with_aisbench_own_classes_works_without_our_extras(fake_server, prepare_rows, tmp_path):
     template = tmp_path / "my template.py"
     template.write_text(OWN_TEMPLATE, encoding="utf-8")
-    rows = [{"question": f"{index} text", "max_tokens": 3} for index in range(8)]
+    rows: list[dict[str, Any]] = [{"question": f"{index} text", "max_tokens": 3} for index in range(8)]
     result = run_aisbench(prepare_rows(rows, fake_server.url, template_path=template))
     assert (result.model_abbr, result.dataset_abbr, result.usage_path) == ("my model", "my data", None)
     assert sorted(request.prompt for request in fake_server.seen) == sorted(row["question"] for row in rows)

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ def test_every_documented_field_is_written_and_figures_agree_with_the_raw_tokeni
         assert max(0, index - 3) <= parent < index
         assert ids[:prefix] == encoded[parent][:prefix]
         assert ids[max(prefix, len(ids) and raw.bos_token_id in ids[:1])] == row["seed_marker_token_id"]
-        assert raw.decode([row["seed_marker_token_id"]]).startswith(" ")
+        assert str(raw.decode([row["seed_marker_token_id"]])).startswith(" ")
     manifest = json.loads(Path("out.manifest.json").read_text())
     assert manifest["prefix_cache"]["prefix_tokens"] == sum(row["prefix_token_length"] for row in rows)
 
@@ -266,7 +267,7 @@ def test_validate_finds_damage(folder: Path, capsys: pytest.CaptureFixture[str])
     assert main(["distribution", "--tokenizer", "tokenizer", *options.split()]) == 0
     files = {name: Path(name).read_bytes() for name in ("out.jsonl", "out.prefixes.jsonl", "out.manifest.json")}
 
-    def codes_after(damage: Callable[[], None], *more: str) -> set[str]:
+    def codes_after(damage: Callable[[], object], *more: str) -> set[str]:
         for name, content in files.items():
             Path(name).write_bytes(content)
         damage()
@@ -282,7 +283,7 @@ def test_validate_finds_damage(folder: Path, capsys: pytest.CaptureFixture[str])
     edited = files["out.manifest.json"].replace(b'"prefix_count": 20', b'"prefix_count": 21')
     assert codes_after(lambda: manifest.write_bytes(edited)) == {"CONTENT_EDITED"}
 
-    def resealed(damage: Callable[[], None]) -> Callable[[], None]:
+    def resealed(damage: Callable[[], object]) -> Callable[[], None]:
         def both() -> None:
             damage()
             reseal("out")
@@ -299,7 +300,7 @@ def test_validate_finds_damage(folder: Path, capsys: pytest.CaptureFixture[str])
         ({"prefix_pool_path": "other.jsonl"}, "WRONG_VALUE"),
         ({"extra": 1}, "MISSING_KEY"),
     ):
-        assert code in codes_after(resealed(lambda changes=changes: damage_row(3, **changes)(main_file))), changes
+        assert code in codes_after(resealed(partial(damage_row(3, **changes), main_file))), changes
     assert "WRONG_VALUE" in codes_after(resealed(lambda: damage_row(2, source="prompt:1000")(audit)))
     swapped = rows[4]["question"]
     deep = codes_after(resealed(lambda: damage_row(3, question=swapped + " and more")(main_file)), "--deep")

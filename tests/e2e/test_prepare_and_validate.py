@@ -133,7 +133,8 @@ def check_independently(files: Mapping[str, str], tokenizer_dir: Path) -> None:
     anywhere = random.Random(5)
     total_tokens = total_hits = 0
     by_rank = [[0, 0] for _ in range(ranks)]
-    divergences, seeds, group_counts = set(), set(), {}
+    divergences, seeds = set(), set()
+    group_counts: dict[str, int] = {}
     for index, (row, request) in enumerate(zip(rows, sent, strict=True)):
         expected_request = {"question": row["question"], "answer": "none"}
         if key is not None:

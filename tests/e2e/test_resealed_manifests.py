@@ -19,7 +19,7 @@ from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.datasets.format.documents import render_document, sealed
 
 DELETED = object()
-CHANGES = (DELETED, None, -1, "x", [], {}, 1.5)
+CHANGES: tuple[Any, ...] = (DELETED, None, -1, "x", [], {}, 1.5)
 UNPROVABLE = {
     "text": (
         "plugin_version",

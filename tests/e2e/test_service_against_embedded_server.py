@@ -171,7 +171,7 @@ def preflight(service: Connected, asked: Workload, encode: Callable[[str], list[
         try:
             check()
         except ServiceError as error:
-            codes += [problem.code for problem in error.problems]
+            codes += [problem.code.name for problem in error.problems]
     return codes
 
 

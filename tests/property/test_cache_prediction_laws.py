@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.doubles.token_replay import replay_prompts
@@ -24,9 +25,10 @@ requests = st.lists(
 )
 
 
-def prompt(number: int, group: int, shared: int, more: int) -> np.ndarray:
+def prompt(number: int, group: int, shared: int, more: int) -> npt.NDArray[np.int64]:
     unique = 10_000 * (number + 1)
-    return np.concatenate([np.arange(shared) + 1000 * (group + 1), np.arange(more) + unique]).astype(np.int64)
+    columns = [np.arange(shared, dtype=np.int64) + 1000 * (group + 1), np.arange(more, dtype=np.int64) + unique]
+    return np.concatenate(columns)
 
 
 @settings(max_examples=300, deadline=None)

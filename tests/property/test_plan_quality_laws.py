@@ -7,6 +7,7 @@ import random
 from fractions import Fraction
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -115,14 +116,19 @@ def test_the_lane_plan_is_far_better_than_first_fit(order: str, target: float) -
     assert own_excess < first_fit_excess / 100
 
 
-def first_fit(case: ColdCase, hit_blocks: int) -> np.ndarray:
+def first_fit(case: ColdCase, hit_blocks: int) -> npt.NDArray[np.int64]:
     """The hits of the plan that shares all it can until the total is reached, then nothing."""
     before = np.concatenate(([0], np.cumsum(case.limits)[:-1]))
     return np.clip(hit_blocks - before, 0, case.limits)
 
 
+Column = npt.NDArray[np.int64]
+
+
 @st.composite
-def limited_requests(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+def limited_requests(
+    draw: st.DrawFn,
+) -> tuple[Column, Column, Column, int]:
     """Input tokens, the least and most blocks that each request may hit, and a total between."""
     rows = draw(
         st.lists(st.tuples(st.integers(1, 240), st.integers(0, 8), st.integers(0, 50)), min_size=1, max_size=30)
@@ -134,7 +140,7 @@ def limited_requests(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarra
 @settings(deadline=None)
 @given(requests=limited_requests())
 def test_the_curve_bound_is_the_smallest_distance_that_its_inequalities_allow(
-    requests: tuple[np.ndarray, np.ndarray, np.ndarray, int],
+    requests: tuple[Column, Column, Column, int],
 ) -> None:
     inputs, low, high, hit_blocks = requests
     at, least, most = ([0, *np.cumsum(column).tolist()] for column in (inputs, low * BLOCK, high * BLOCK))

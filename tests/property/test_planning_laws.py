@@ -7,6 +7,7 @@ import random
 from fractions import Fraction
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,7 +33,8 @@ def cold_cases(draw: st.DrawFn, max_size: int = 25, longest: int = 60 * BLOCK) -
 
 def small_cases(number: int, kind: str) -> list[ColdCase]:
     """Seeded cases that are small enough for every plan to be tried."""
-    rng, cases = random.Random(f"{kind}{number}"), []
+    rng = random.Random(f"{kind}{number}")
+    cases: list[ColdCase] = []
     while len(cases) < number:
         size = rng.randint(1, 6)
         lengths = [rng.randint(1, 5 * BLOCK + 3) for _ in range(size)]
@@ -46,7 +48,7 @@ def small_cases(number: int, kind: str) -> list[ColdCase]:
     return cases
 
 
-def every_plan(case: ColdCase) -> tuple[np.ndarray, np.ndarray]:
+def every_plan(case: ColdCase) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """All choices of shared blocks, and their hits: two arrays of shape [plans, N]."""
     shared = np.array(list(itertools.product(*(range(most + 1) for most in case.capacity.tolist()))), dtype=np.int64)
     watermark, hits = np.zeros((len(shared), case.lanes.count), dtype=np.int64), np.zeros_like(shared)

@@ -262,10 +262,10 @@ def judge(command_line: Callable[..., subprocess.CompletedProcess[str]], tmp_pat
         with Path(prepared["full"]).open(encoding="utf-8") as rows:
             for row in map(json.loads, rows):
                 requests_planned[row["sequence_index"]] = (row["actual_input_tokens"], row["theoretical_hit_tokens"])
-                queries, hits = planned.get(row["dp_rank"], (0, 0))
+                tokens, shared = planned.get(row["dp_rank"], (0, 0))
                 planned[row["dp_rank"]] = (
-                    queries + row["actual_input_tokens"],
-                    hits + row["theoretical_hit_tokens"],
+                    tokens + row["actual_input_tokens"],
+                    shared + row["theoretical_hit_tokens"],
                 )
         analysis = json.loads(Path(prepared["analysis"]).read_text(encoding="utf-8"))
         before = analysis["runtime"]["metrics_baseline"]["raw_prometheus"]

@@ -6,11 +6,10 @@ Reads one case a line (JSON: layers as [window or null, count], block_size, leng
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
 import torch
+from tests.real.driving import answer_each_line
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -58,11 +57,7 @@ def run(case: dict[str, Any]) -> list[Any]:
 
 def main() -> None:
     init_none_hash(sha256)
-    answers = sys.stdout
-    sys.stdout = sys.stderr
-    for line in sys.stdin:
-        answers.write(json.dumps(run(json.loads(line))) + "\n")
-    answers.flush()
+    answer_each_line(run)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,10 @@ Reads one sequence a line (JSON) on stdin and answers each with a line of observ
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
 import torch
+from tests.real.driving import answer_each_line
 from vllm.lora.request import LoRARequest
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
@@ -110,16 +109,14 @@ class Driver:
         return [self.manager.reset_prefix_cache()]
 
 
+def run(sequence: dict[str, Any]) -> list[Any]:
+    driver = Driver(sequence["block_size"], sequence["num_blocks"], sequence["drops_last_hit_block"])
+    return [driver.run(operation) for operation in sequence["operations"]]
+
+
 def main() -> None:
     init_none_hash(sha256)
-    answers = sys.stdout
-    sys.stdout = sys.stderr
-    for line in sys.stdin:
-        sequence = json.loads(line)
-        driver = Driver(sequence["block_size"], sequence["num_blocks"], sequence["drops_last_hit_block"])
-        observations = [driver.run(operation) for operation in sequence["operations"]]
-        answers.write(json.dumps(observations) + "\n")
-    answers.flush()
+    answer_each_line(run)
 
 
 if __name__ == "__main__":

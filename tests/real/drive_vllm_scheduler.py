@@ -1,16 +1,16 @@
 """Runs random traffic through vLLM's own ``Scheduler``; needs vLLM's virtual environment and a model's config.
 
-Usage: ``python drive_vllm_scheduler.py MODEL_DIR``. Reads one stretch of traffic a line (JSON) on stdin and answers
-each with a line that holds what every step saw. See ``test_batching_against_vllm.py``.
+Usage: ``python -m tests.real.drive_vllm_scheduler MODEL_DIR``. Reads one stretch of traffic a line (JSON) on stdin and
+answers each with a line that holds what every step saw. See ``test_batching_against_vllm.py``.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any
 
 import torch
+from tests.real.driving import answer_each_line
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
@@ -81,8 +81,6 @@ def run(scheduler: Scheduler, traffic: dict[str, Any]) -> list[list[Any]]:
 
 
 def main() -> None:
-    answers = sys.stdout
-    sys.stdout = sys.stderr
     config = EngineArgs(
         model=sys.argv[1],
         load_format="dummy",
@@ -94,10 +92,7 @@ def main() -> None:
     ).create_engine_config()
     manager = StructuredOutputManager(config)
     init_none_hash(sha256)
-    for line in sys.stdin:
-        traffic = json.loads(line)
-        answers.write(json.dumps(run(make_scheduler(config, manager, traffic), traffic)) + "\n")
-    answers.flush()
+    answer_each_line(lambda traffic: run(make_scheduler(config, manager, traffic), traffic))
 
 
 if __name__ == "__main__":

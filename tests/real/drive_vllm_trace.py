@@ -7,12 +7,11 @@ the oldest of all when ``concurrency`` are running, the oldest of a rank where t
 
 from __future__ import annotations
 
-import json
-import sys
 from itertools import count
 from typing import Any
 
-from drive_vllm_kv_cache_manager import Driver
+from tests.real.drive_vllm_kv_cache_manager import Driver
+from tests.real.driving import answer_each_line
 from vllm.distributed.kv_events import BlockRemoved
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import init_none_hash
@@ -55,11 +54,7 @@ def end(ranks: list[Driver], running: list[tuple[int, Request]], index: int) -> 
 
 def main() -> None:
     init_none_hash(sha256)
-    answers = sys.stdout
-    sys.stdout = sys.stderr
-    for line in sys.stdin:
-        answers.write(json.dumps(run(json.loads(line))) + "\n")
-    answers.flush()
+    answer_each_line(run)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,11 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -33,6 +34,29 @@ def vllm_python() -> Path:
     if not python.exists():
         raise FileNotFoundError(f"{python}: no real vLLM here; run `make test-real`, or set {PYTHON_VARIABLE}")
     return python
+
+
+def drive(script: str, cases: Iterable[Any], *arguments: str | Path) -> list[Any]:
+    """What the module ``tests.real.<script>``, run in vLLM's environment, answers to each case (JSON values)."""
+    lines = [json.dumps(case) + "\n" for case in cases]
+    driven = subprocess.run(
+        [vllm_python(), "-m", f"tests.real.{script}", *arguments],
+        cwd=PROJECT,
+        input="".join(lines),
+        capture_output=True,
+        text=True,
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": os.environ.get("HOME", "/"),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_LOGGING_LEVEL": "ERROR",
+            "VLLM_NO_USAGE_STATS": "1",
+        },
+    )
+    assert driven.returncode == 0, driven.stderr[-2000:]
+    answers = [json.loads(line) for line in driven.stdout.splitlines()]
+    assert len(answers) == len(lines)
+    return answers
 
 
 def make_tiny_model(directory: Path, tokenizer_dir: Path, *, architecture: str = "qwen3") -> Path:

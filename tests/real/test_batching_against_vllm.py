@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.real.real_vllm import vllm_python
+from tests.real.real_vllm import drive
 
 from ais_bench_prefix_cache.kvcache.prefix_cache import PrefixCache
 from ais_bench_prefix_cache.kvcache.scheduler import BatchedRequest, BatchScheduler
@@ -98,26 +97,11 @@ def run_ours(traffic: dict[str, Any]) -> tuple[list[list[Any]], int]:
 def test_every_step_is_the_same(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     randomness = random.Random(SEED)
     stretches = [random_traffic(randomness) for _ in range(NUM_STRETCHES)]
-    driven = subprocess.run(
-        [vllm_python(), Path(__file__).with_name("drive_vllm_scheduler.py"), tiny_model],
-        input="".join(json.dumps(traffic) + "\n" for traffic in stretches),
-        capture_output=True,
-        text=True,
-        env={
-            "PATH": os.environ["PATH"],
-            "HOME": os.environ.get("HOME", "/"),
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_LOGGING_LEVEL": "ERROR",
-            "VLLM_NO_USAGE_STATS": "1",
-        },
-    )
-    assert driven.returncode == 0, driven.stderr[-2000:]
-    answers = driven.stdout.splitlines()
-    assert len(answers) == len(stretches)
+    answers = drive("drive_vllm_scheduler", stretches, tiny_model)
     steps = requests = hits = preemptions = 0
     for number, (traffic, answer) in enumerate(zip(stretches, answers, strict=True)):
         observations, preempted = run_ours(traffic)
-        for step, (observed, seen) in enumerate(zip(observations, json.loads(answer), strict=True)):
+        for step, (observed, seen) in enumerate(zip(observations, answer, strict=True)):
             assert observed == seen, f"stretch {number}, step {step}: {json.dumps(traffic)}"
         steps += len(observations)
         requests += sum(len(event["add"]) for event in traffic["events"])

@@ -52,7 +52,7 @@ def chat(messages: Any = CHAT, **options: Any) -> Exchange:
     return Exchange("/v1/chat/completions", body, headers={"X-data-parallel-rank": "1"})
 
 
-USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+USAGE: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 
 EXCHANGES = {
     "first": completion(),
@@ -195,8 +195,7 @@ def test_the_same_requests_get_the_same_answers_and_counters(serving: Callable[.
     ):
         differences = []
         for name, exchange in EXCHANGES.items():
-            mine, real = answer(ours, exchange), answer(theirs, exchange)
-            found = difference(list(mine), list(real), name)
+            found = difference(list(answer(ours, exchange)), list(answer(theirs, exchange)), name)
             differences += [found] if found else []
         assert differences == []
 

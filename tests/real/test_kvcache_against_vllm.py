@@ -7,15 +7,12 @@ every operation both sides tell what they saw: hit tokens, success, counters, fr
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.real.real_vllm import vllm_python
+from tests.real.real_vllm import drive
 
 from ais_bench_prefix_cache.kvcache.block_hash import ExtraKeys, MultimodalItem
 from ais_bench_prefix_cache.kvcache.prefix_cache import CachedSequence, PrefixCache
@@ -32,7 +29,7 @@ def random_sequence(randomness: random.Random) -> dict[str, Any]:
     block_size = randomness.choice((1, 2, 4, 4, 8, 16))
     num_blocks = randomness.choice((randomness.randint(1, 12), randomness.randint(12, 80)))
     trunks = [[randomness.randrange(50) for _ in range(block_size * 12)] for _ in range(randomness.randint(1, 3))]
-    keys = [None, None, None, {"salt": "s"}, {"lora": ["a", "/a"]}, {"lora": ["a", "/b"]}]
+    keys: list[dict[str, Any] | None] = [None, None, None, {"salt": "s"}, {"lora": ["a", "/a"]}, {"lora": ["a", "/b"]}]
     live: list[int] = []
     idle: list[int] = []
     operations: list[list[Any]] = []
@@ -144,20 +141,11 @@ def test_every_sequence_sees_the_same_hits(capsys: pytest.CaptureFixture[str]) -
     admissions = hits = failures = evictions = resets = 0
     for start in range(0, NUM_SEQUENCES, BATCH):
         sequences = [random_sequence(randomness) for _ in range(min(BATCH, NUM_SEQUENCES - start))]
-        driven = subprocess.run(
-            [vllm_python(), Path(__file__).with_name("drive_vllm_kv_cache_manager.py")],
-            input="".join(json.dumps(sequence) + "\n" for sequence in sequences),
-            capture_output=True,
-            text=True,
-            env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "VLLM_LOGGING_LEVEL": "ERROR"},
-        )
-        assert driven.returncode == 0, driven.stderr[-2000:]
-        answers = driven.stdout.splitlines()
-        assert len(answers) == len(sequences)
+        answers = drive("drive_vllm_kv_cache_manager", sequences)
         for number, (sequence, answer) in enumerate(zip(sequences, answers, strict=True), start):
             operations = sequence.pop("operations")
             ours = OurCache(**sequence)
-            for step, (operation, seen) in enumerate(zip(operations, json.loads(answer), strict=True)):
+            for step, (operation, seen) in enumerate(zip(operations, answer, strict=True)):
                 observed = ours.run(operation)
                 assert observed == seen, f"sequence {number} {sequence}, step {step}: {operations[: step + 1]}"
                 if operation[0] in ("admit", "start"):

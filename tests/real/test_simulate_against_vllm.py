@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
-from tests.real.real_vllm import vllm_python
+from tests.real.real_vllm import drive
 
 from ais_bench_prefix_cache.datasets.traces.reading import read_trace
-from ais_bench_prefix_cache.kvcache.trace_replay import ROUTING_RULES, TraceReplay
+from ais_bench_prefix_cache.kvcache.trace_replay import RoutingRule, TraceReplay
 
 pytestmark = pytest.mark.real
 
@@ -86,7 +85,7 @@ def test_every_request_hits_and_evicts_the_same(tmp_path: Path, capsys: pytest.C
             block_size=block_size,
             num_blocks=num_blocks,
             ranks=ranks,
-            routing=randomness.choice(ROUTING_RULES),
+            routing=randomness.choice(get_args(RoutingRule)),
             concurrency=concurrency,
         )
         seen, sent = [], []
@@ -98,15 +97,7 @@ def test_every_request_hits_and_evicts_the_same(tmp_path: Path, capsys: pytest.C
         ours.append(seen)
         settings = {"block_size": block_size, "num_blocks": num_blocks, "ranks": ranks, "concurrency": concurrency}
         traces.append({**settings, "requests": sent})
-    driven = subprocess.run(
-        [vllm_python(), Path(__file__).with_name("drive_vllm_trace.py")],
-        input="".join(json.dumps(trace) + "\n" for trace in traces),
-        capture_output=True,
-        text=True,
-        env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "VLLM_LOGGING_LEVEL": "ERROR"},
-    )
-    assert driven.returncode == 0, driven.stderr[-2000:]
-    theirs = [json.loads(line) for line in driven.stdout.splitlines()]
+    theirs = drive("drive_vllm_trace", traces)
     for trace, seen, answer in zip(traces, ours, theirs, strict=True):
         assert seen == answer, trace
     requests = sum(map(len, ours))

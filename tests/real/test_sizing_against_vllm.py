@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
 from collections import Counter
-from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.real.real_vllm import vllm_python
+from tests.real.real_vllm import drive
 
 from ais_bench_prefix_cache.calculators.sizing import CacheSizing, attention_layers, requests_that_fit
 
@@ -21,23 +18,14 @@ NUM_CASES = 400
 
 def test_groups_and_kept_blocks_are_those_of_vllm() -> None:
     randomness = random.Random(20261130)
-    cases = []
+    cases: list[dict[str, Any]] = []
     for _ in range(NUM_CASES):
-        windows = [None, randomness.choice((2, 7, 16, 33, 100))][: randomness.randint(1, 2)]
+        windows: list[int | None] = [None, randomness.choice((2, 7, 16, 33, 100))][: randomness.randint(1, 2)]
         layers = [[window, randomness.randint(1, 12)] for window in windows]
         cases.append(
             {"layers": layers, "block_size": randomness.choice((1, 4, 16)), "length": randomness.randint(1, 300)}
         )
-    driven = subprocess.run(
-        [vllm_python(), Path(__file__).with_name("drive_vllm_kept_blocks.py")],
-        input="".join(json.dumps(case) + "\n" for case in cases),
-        capture_output=True,
-        text=True,
-        env={"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "VLLM_LOGGING_LEVEL": "ERROR"},
-    )
-    assert driven.returncode == 0, driven.stderr[-2000:]
-    answers = [json.loads(line) for line in driven.stdout.splitlines()]
-    assert len(answers) == NUM_CASES
+    answers = drive("drive_vllm_kept_blocks", cases)
     for case, (groups, used) in zip(cases, answers, strict=True):
         sizing = CacheSizing(
             tuple(attention_layers(count, kv_heads=1, head_dim=1, window=window) for window, count in case["layers"]),

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
-TYPE_CHECKING = False  # typing is slow to import
-if TYPE_CHECKING:
-    import logging
-    from typing import Any, TypeVar
-
-    Item = TypeVar("Item")
+Item = TypeVar("Item")
 
 LOGGER_NAME = "ais_bench_prefix_cache"
 
@@ -73,21 +69,12 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
     yield show if total else lambda done: None
 
 
-def append_to_log(path: Path, level: str, message: str) -> None:
-    """One line in the form of :func:`run_log`'s, for a command that should not wait for the import of logging."""
-    now = time.time()
-    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
-    with path.open("a", encoding="utf-8") as stream:
-        stream.write(f"{moment},{int(now * 1000) % 1000:03d} {level} {LOGGER_NAME}: {message}\n")
-
-
 @contextmanager
 def run_log(path: Path) -> Iterator[logging.Logger]:
     """Details of one command go to ``path`` (appended), never to the terminal.
 
     One line an event, never one a request: a log must not grow with the data.
     """
-    import logging
 
     class LogFile(logging.FileHandler):
         """A log file that cannot be written is an error of the command (a full disk), not a traceback beside it."""

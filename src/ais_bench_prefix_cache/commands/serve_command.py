@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import fields
 from pathlib import Path
 
 from ais_bench_prefix_cache.commands.console import print_json
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import EXIT_OK
+from ais_bench_prefix_cache.server.configuration import RESET_MODES, ServerConfiguration, ServerError
 
 DESCRIPTION = (
     "Runs a small server that imitates vLLM where this tool touches it: completions, chat, tokenization, metrics, "
@@ -21,7 +23,9 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``serve``; their defaults are those of ``ServerConfiguration``."""
     parser.add_argument("--tokenizer", type=Path, required=True, metavar="DIR", help="directory of the tokenizer")
-    parser.add_argument("--model", default="embedded", metavar="NAME", help="model name (default: %(default)s)")
+    parser.add_argument(
+        "--model", default=ServerConfiguration.model, metavar="NAME", help="model name (default: %(default)s)"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help="port; 0 takes a free one (default: %(default)s)")
     parser.add_argument(
@@ -30,49 +34,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     cache = parser.add_argument_group("cache and batching")
     cache.add_argument(
-        "--block-size", type=int, default=16, metavar="TOKENS", help="tokens of a block (default: %(default)s)"
+        "--block-size",
+        type=int,
+        default=ServerConfiguration.block_size,
+        metavar="TOKENS",
+        help="tokens of a block (default: %(default)s)",
     )
     cache.add_argument(
         "--num-blocks",
         type=int,
-        default=65536,
+        default=ServerConfiguration.num_blocks,
         metavar="N",
         help="blocks of each rank; one of them is never used, as on vLLM (default: %(default)s)",
     )
     cache.add_argument(
-        "--data-parallel-size", type=int, default=1, metavar="N", help="number of ranks (default: %(default)s)"
+        "--data-parallel-size",
+        type=int,
+        default=ServerConfiguration.data_parallel_size,
+        metavar="N",
+        help="number of ranks (default: %(default)s)",
     )
     cache.add_argument(
         "--max-model-len",
         type=int,
-        default=32768,
+        default=ServerConfiguration.max_model_len,
         metavar="TOKENS",
         help="longest prompt with its answer (default: %(default)s)",
     )
     cache.add_argument(
-        "--max-num-seqs", type=int, default=256, metavar="N", help="requests of a batch (default: %(default)s)"
+        "--max-num-seqs",
+        type=int,
+        default=ServerConfiguration.max_num_seqs,
+        metavar="N",
+        help="requests of a batch (default: %(default)s)",
     )
     cache.add_argument(
         "--max-num-batched-tokens",
         type=int,
-        default=8192,
+        default=ServerConfiguration.max_num_batched_tokens,
         metavar="TOKENS",
         help="tokens of a step (default: %(default)s)",
     )
-    cache.add_argument("--no-enable-prefix-caching", action="store_true", help="cache nothing")
+    cache.add_argument(
+        "--no-enable-prefix-caching", dest="enable_prefix_caching", action="store_false", help="cache nothing"
+    )
 
     speed = parser.add_argument_group("speed")
     speed.add_argument(
         "--prefill-tokens-per-second",
         type=float,
-        default=50_000.0,
+        default=ServerConfiguration.prefill_tokens_per_second,
         metavar="RATE",
         help="prompt tokens that a rank computes in a second (default: %(default)s)",
     )
     speed.add_argument(
         "--decode-tokens-per-second",
         type=float,
-        default=200.0,
+        default=ServerConfiguration.decode_tokens_per_second,
         metavar="RATE",
         help="tokens that each request of a batch gets in a second (default: %(default)s)",
     )
@@ -80,26 +98,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     behaviour = parser.add_argument_group("other versions, other settings, faults")
     behaviour.add_argument("--disable-log-stats", action="store_true", help="show no vllm: metrics")
     behaviour.add_argument(
-        "--no-prompt-tokens-details", action="store_true", help="keep cached_tokens out of the answers"
+        "--no-prompt-tokens-details",
+        dest="enable_prompt_tokens_details",
+        action="store_false",
+        help="keep cached_tokens out of the answers",
     )
     behaviour.add_argument(
         "--ignore-rank-header", action="store_true", help="do not know X-data-parallel-rank, as vLLM before 0.11.1"
     )
     behaviour.add_argument(
         "--reset-mode",
-        choices=("ok", "refuse", "noop", "missing"),
+        choices=RESET_MODES,
         default="ok",
         help="what /reset_prefix_cache does: its work, always refuse, claim success and do nothing, not exist "
         "(default: %(default)s)",
     )
     behaviour.add_argument(
-        "--fail-every", type=int, default=0, metavar="N", help="answer every N-th generation request with status 500"
+        "--fail-every",
+        type=int,
+        default=ServerConfiguration.fail_every,
+        metavar="N",
+        help="answer every N-th generation request with status 500",
     )
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``serve``; returns when the server was told to stop."""
-    from ais_bench_prefix_cache.server.configuration import ServerConfiguration, ServerError
     from ais_bench_prefix_cache.server.running import serve
 
     api_key = None
@@ -110,22 +134,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 Code.API_KEY_NOT_SET, "--api-key-env", f"the environment variable {arguments.api_key_env} is not set"
             )
     configuration = ServerConfiguration(
-        tokenizer=arguments.tokenizer,
-        model=arguments.model,
-        block_size=arguments.block_size,
-        num_blocks=arguments.num_blocks,
-        data_parallel_size=arguments.data_parallel_size,
-        max_model_len=arguments.max_model_len,
-        max_num_seqs=arguments.max_num_seqs,
-        max_num_batched_tokens=arguments.max_num_batched_tokens,
-        prefill_tokens_per_second=arguments.prefill_tokens_per_second,
-        decode_tokens_per_second=arguments.decode_tokens_per_second,
-        enable_prefix_caching=not arguments.no_enable_prefix_caching,
-        enable_prompt_tokens_details=not arguments.no_prompt_tokens_details,
-        disable_log_stats=arguments.disable_log_stats,
-        ignore_rank_header=arguments.ignore_rank_header,
-        reset_mode=arguments.reset_mode,
-        fail_every=arguments.fail_every,
+        **{field.name: getattr(arguments, field.name) for field in fields(ServerConfiguration)}
     )
     serve(
         configuration,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-TYPE_CHECKING = False  # typing is slow to import
+from ais_bench_prefix_cache.commands.console import print_json, run_log, warn
+from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+from ais_bench_prefix_cache.foundation.errors import ArtifactError, PrefixCacheError
+
 if TYPE_CHECKING:
-    from typing import Any
-
     from ais_bench_prefix_cache.datasets.format.verified_data_set import ProvenFiles, VerifiedDataSet
 
 DESCRIPTION = (
@@ -32,9 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``validate``; returns the exit code."""
-    from ais_bench_prefix_cache.commands.console import print_json
-    from ais_bench_prefix_cache.foundation.errors import PrefixCacheError
-
     try:
         with _log(arguments.manifest):
             report = _report(arguments.manifest, deep=arguments.deep)
@@ -46,7 +45,6 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _report(manifest: Path, *, deep: bool) -> dict[str, Any]:
-    from ais_bench_prefix_cache.commands.console import warn
     from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
     from ais_bench_prefix_cache.datasets.text.manifest import stated_benchmark_mode
 
@@ -124,24 +122,15 @@ def _check_deeply(mode: str | None, data_set: Any) -> dict[str, Any]:
 @contextmanager
 def _log(manifest: Path) -> Iterator[None]:
     """Log beside a data set where one lies and its log directory can be written."""
-    from ais_bench_prefix_cache.commands.console import append_to_log
-    from ais_bench_prefix_cache.datasets.format.paths import RunPaths
-    from ais_bench_prefix_cache.foundation.errors import ArtifactError
-
-    try:
-        path = RunPaths.of_manifest(manifest).log("validate")
-        path.parent.mkdir(exist_ok=True)
-        append_to_log(path, "INFO", f"validate {manifest}")
-    except (ArtifactError, OSError):
+    with ExitStack() as stack:
+        log = None
+        with suppress(ArtifactError, OSError):
+            paths = RunPaths.of_manifest(manifest)
+            if paths.directory.is_dir():
+                log = stack.enter_context(run_log(paths.log("validate")))
         yield
-        return
-    try:
-        yield
-    except BaseException as error:
-        with suppress(OSError):
-            append_to_log(path, "ERROR", f"stopped by {type(error).__name__}: {error}")
-        raise
-    append_to_log(path, "INFO", "all files are intact")
+        if log is not None:
+            log.info("%s: all files are intact", manifest)
 
 
 def _as_json(problem: Any) -> dict[str, Any]:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
     from ais_bench_prefix_cache.exact_text.words import TextCleaner, WordTable
 
-MAX_ATTEMPTS = 32
-"""How often an unproven prompt, or row, is corrected before it is given up."""
+MAX_ATTEMPTS = 64
+"""How often an unproven prompt, or row, is corrected before it is refused or left out."""
 ROWS_CHECKED_AT_ONCE = 512
 
 

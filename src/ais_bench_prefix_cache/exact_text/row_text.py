@@ -28,6 +28,14 @@ class Unfillable(Exception):
         self.tokens = tokens
 
 
+@dataclass
+class Text:
+    """A text as pieces: ``spans`` of words ``(slot, first, last)`` within rows, then ``fillers`` (word numbers)."""
+
+    spans: list[tuple[int, int, int]] = field(default_factory=list)
+    fillers: list[int] = field(default_factory=list)
+
+
 class EncodedRows:
     """Rows of the corpus as words, in flat arrays; rows without a usable word are left out.
 
@@ -85,6 +93,39 @@ class EncodedRows:
             self.tokens.append(self.token_sum[-1] - self.token_sum[self.start[-1]])
             self.start.append(len(self.words))
 
+    def render(self, text: Text) -> str:
+        """The text itself."""
+        return " ".join(self.pieces(text))
+
+    def pieces(self, text: Text) -> list[str]:
+        """What single spaces join to the text: whole rows, parts of rows, fillers."""
+        parts: list[str] = []
+        for slot, first, last in text.spans:
+            start = self.start[slot]
+            if first == start and last == self.start[slot + 1]:
+                parts.append(self.text[slot])
+            else:
+                sums, base = self.char_sum, self.char_sum[start]
+                parts.append(self.text[slot][sums[first] - base : sums[last] - base - 1])
+        texts = self.table.texts
+        parts.extend([texts[number] for number in text.fillers])
+        return parts
+
+    def word_numbers(self, text: Text) -> Iterator[int]:
+        """The words of a text, in order."""
+        for _, first, last in text.spans:
+            yield from self.words[first:last]
+        yield from text.fillers
+
+    def first_word(self, text: Text) -> int:
+        """The first word of a text that has one."""
+        return self.words[text.spans[0][1]] if text.spans else text.fillers[0]
+
+    def used_rows(self, text: Text) -> tuple[int, ...]:
+        """The corpus rows that a text uses, in order of use."""
+        row = self.row
+        return tuple([row[slot] for slot, _, _ in text.spans])
+
 
 class Fillers:
     """Words by their number of tokens, and sums of them for any count that can be reached."""
@@ -134,14 +175,6 @@ class Fillers:
             self._step.append(best if length < 1 << 59 else 0)
             self._length.append(length)
         return self._step[tokens]
-
-
-@dataclass
-class Text:
-    """A text as pieces: ``spans`` of words ``(slot, first, last)`` within rows, then ``fillers`` (word numbers)."""
-
-    spans: list[tuple[int, int, int]] = field(default_factory=list)
-    fillers: list[int] = field(default_factory=list)
 
 
 class RowReader:
@@ -259,32 +292,3 @@ class RowReader:
             if last > first:
                 text.spans.append((slot, first, last))
         text.fillers.extend(self._fillers.make(left, choice))
-
-    def render(self, text: Text) -> str:
-        """The text itself."""
-        rows = self._rows
-        parts: list[str] = []
-        for slot, first, last in text.spans:
-            whole = rows.text[slot]
-            start = rows.start[slot]
-            if first == start and last == rows.start[slot + 1]:
-                parts.append(whole)
-            else:
-                sums = rows.char_sum
-                base = sums[start]
-                parts.append(whole[sums[first] - base : sums[last] - base - 1])
-        texts = rows.table.texts
-        parts.extend([texts[number] for number in text.fillers])
-        return " ".join(parts)
-
-    def word_numbers(self, text: Text) -> Iterator[int]:
-        """The words of a text, in order."""
-        words = self._rows.words
-        for _, first, last in text.spans:
-            yield from words[first:last]
-        yield from text.fillers
-
-    def used_rows(self, text: Text) -> tuple[int, ...]:
-        """The corpus rows that a text uses, in order of use."""
-        row = self._rows.row
-        return tuple([row[slot] for slot, _, _ in text.spans])

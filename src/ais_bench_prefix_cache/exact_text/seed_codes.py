@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Alphabet:
-    """Words for digits: their numbers in the table, ids in the middle and at the start of a text."""
+    """Words for digits: their numbers in the table, texts, ids in the middle and at the start of a text."""
 
     words: tuple[int, ...]
+    texts: tuple[str, ...]
     middle: tuple[tuple[int, ...], ...]
     first: tuple[tuple[int, ...], ...]
 
@@ -52,7 +53,12 @@ def find_alphabets(table: WordTable, candidates: Sequence[int], *, random_seed: 
         order = RandomStream(random_seed, "seed-words", *shape).permutation(len(entries)).tolist()
         chosen = [entries[i] for i in order]
         alphabets.append(
-            Alphabet(tuple(e[0] for e in chosen), tuple(e[1] for e in chosen), tuple(e[2] for e in chosen))
+            Alphabet(
+                words=tuple([number for number, _, _ in chosen]),
+                texts=tuple([table.texts[number] for number, _, _ in chosen]),
+                middle=tuple([middle for _, middle, _ in chosen]),
+                first=tuple([first for _, _, first in chosen]),
+            )
         )
     return alphabets
 
@@ -138,7 +144,29 @@ class SeedCodes:
                 return number, value
             number += 1
 
-    def words(self, value: int) -> list[int]:
+    def value(self, number: int) -> int:
+        """The code value of the first allowed number from ``number`` on."""
+        return self.next_code(number)[1]
+
+    def text(self, value: int) -> str:
+        """The words of a code value."""
+        texts = self.alphabet.texts
+        return " ".join([texts[place] for place in self.places(value)])
+
+    def ids(self, value: int, *, at_start: bool) -> list[int]:
+        """The ids of :meth:`text` at the start of a text, or after a space."""
+        head, *tail = self.places(value)
+        middle = self.alphabet.middle
+        ids = list(self.alphabet.first[head] if at_start else middle[head])
+        for place in tail:
+            ids += middle[place]
+        return ids
+
+    def last_word(self, value: int) -> int:
+        """The number in the table of the last word of a code value."""
+        return self.alphabet.words[self.places(value)[-1]]
+
+    def places(self, value: int) -> list[int]:
         """The digit words of a code value, as places in the alphabet."""
         radix = self._radix
         places: list[int] = []

@@ -11,14 +11,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.exact_text.seed_codes import SeedCodes, find_alphabets
-from ais_bench_prefix_cache.exact_text.words import MAX_VOCABULARY_WORDS, TextCleaner, WordTable, vocabulary_words
+from ais_bench_prefix_cache.exact_text.words import MAX_VOCABULARY_WORDS
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
 
 if TYPE_CHECKING:
-    from ais_bench_prefix_cache.exact_text.row_text import Fillers
+    from ais_bench_prefix_cache.exact_text.lexicon import Lexicon
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
+    from ais_bench_prefix_cache.exact_text.words import WordTable
 
 CODE_DIGITS = 64
 _FIRST_WORDS = 4096
@@ -36,24 +37,21 @@ class SeedMarkers:
 
     def __init__(
         self,
-        tokenizer: PromptTokenizer,
-        cleaner: TextCleaner,
-        table: WordTable,
-        fillers: Fillers,
+        lexicon: Lexicon,
         *,
         prompts: int,
         block_size: int,
         seed: int,
     ) -> None:
-        self._table = table
-        self.opening = _opening(tokenizer, table)
+        self._table = lexicon.table
+        self.opening = _opening(lexicon)
         self._words: list[int] = []
         self._codes: SeedCodes | None = None
         if self.opening is not None:
-            self._words = _single_words(tokenizer, cleaner, table, prompts, seed, self.opening)
+            self._words = _single_words(lexicon, prompts, seed, self.opening)
         self.single = len(self._words) >= prompts
         if not self.single:
-            self._codes = _codes(tokenizer, cleaner, table, fillers, prompts, block_size, seed)
+            self._codes = _codes(lexicon, prompts, block_size, seed)
             self.opening = ""
 
     @property
@@ -71,41 +69,32 @@ class SeedMarkers:
         if self._codes is None:
             word = self._table.texts[self._words[number]]
             return f"{self.opening}{word}" if at_start else word
-        words = self._codes.alphabet.words
-        return " ".join([self._table.texts[words[place]] for place in self._places(number)])
+        return self._codes.text(self._codes.value(number))
 
     def ids(self, number: int, *, at_start: bool) -> tuple[int, ...]:
         if self._codes is None:
             return self._table.ids[self._words[number]]
-        alphabet = self._codes.alphabet
-        places = self._places(number)
-        head = (alphabet.first if at_start else alphabet.middle)[places[0]]
-        return (*head, *[token for place in places[1:] for token in alphabet.middle[place]])
-
-    def _places(self, number: int) -> list[int]:
-        assert self._codes is not None
-        return self._codes.words(self._codes.next_code(number)[1])
+        return tuple(self._codes.ids(self._codes.value(number), at_start=at_start))
 
 
-def _opening(tokenizer: PromptTokenizer, table: WordTable) -> str | None:
+def _opening(lexicon: Lexicon) -> str | None:
     """What makes a word at the start of a text the tokens that it is after a space; None where nothing does."""
+    table = lexicon.table
     anchor = table.anchor
     for opening in ("", " "):
-        (ids,) = tokenizer.encode_plain_batch([f"{opening}{anchor} {anchor}"])
+        (ids,) = lexicon.tokenizer.encode_plain_batch([f"{opening}{anchor} {anchor}"])
         if tuple(ids) == table.anchor_middle * 2:
             return opening
     return None
 
 
-def _single_words(
-    tokenizer: PromptTokenizer, cleaner: TextCleaner, table: WordTable, prompts: int, seed: int, opening: str
-) -> list[int]:
+def _single_words(lexicon: Lexicon, prompts: int, seed: int, opening: str) -> list[int]:
     """Words of one token each, all different: those that no text holds first, common ones before others."""
+    tokenizer, table = lexicon.tokenizer, lexicon.table
     in_texts = set(table.usable())
     found: dict[int, int] = {}
     for common, most in ((True, _FIRST_WORDS + 2 * prompts), (True, None), (False, None)):
-        words = vocabulary_words(tokenizer, cleaner, common=common, most=most)
-        table.add(words)
+        words = lexicon.add_vocabulary(common=common, most=most)
         numbers = [number for number in map(table.number.__getitem__, words) if table.counts[number] == 1]
         starts = tokenizer.encode_plain_batch([f"{opening}{table.texts[number]} {table.anchor}" for number in numbers])
         for number, start in zip(numbers, starts, strict=True):
@@ -126,18 +115,10 @@ def _same_at_start(tokenizer: PromptTokenizer, table: WordTable, number: int, op
     return tuple(start) == (*table.ids[number], *table.anchor_middle)
 
 
-def _codes(
-    tokenizer: PromptTokenizer,
-    cleaner: TextCleaner,
-    table: WordTable,
-    fillers: Fillers,
-    prompts: int,
-    block_size: int,
-    seed: int,
-) -> SeedCodes:
+def _codes(lexicon: Lexicon, prompts: int, block_size: int, seed: int) -> SeedCodes:
     """The shortest codes of which there are enough, after which the rest of a block can be filled if possible."""
-    table.add(vocabulary_words(tokenizer, cleaner, common=True, most=MAX_VOCABULARY_WORDS))
-    before = len(tokenizer.prefix_ids)
+    lexicon.add_vocabulary(common=True, most=MAX_VOCABULARY_WORDS)
+    table, fillers, before = lexicon.table, lexicon.fillers, lexicon.before
     found: list[tuple[tuple[bool, int, int], SeedCodes]] = []
     for alphabet in find_alphabets(table, table.usable(), random_seed=seed):
         digits, capacity = 1, len(alphabet.words)
@@ -150,7 +131,7 @@ def _codes(
     if not found:
         raise GenerationError.of(
             Code.NO_SEED_MARKERS,
-            "--tokenizer",
+            "scenario: tokenizer.path",
             "corpus and vocabulary have no two words that can begin the own part of different prompts",
         )
     return min(found, key=lambda each: each[0])[1]

@@ -1,7 +1,8 @@
-"""Reading JSON strictly: what Python's parser lets pass in silence is refused here, or named with its place."""
+"""Strict JSON: what Python's parser lets pass in silence is refused or named with its place; one form for digests."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -92,6 +93,16 @@ def parse_json_with_defects(data: bytes) -> tuple[Any, list[JsonDefect]]:
     """
     value = _parsed(data, _ObjectWithDuplicates, _Unusable, _integer)
     return value, list(_defects(value))
+
+
+def canonical_json(value: Any) -> bytes:
+    """``value`` as UTF-8 JSON with sorted keys and no spaces: the form that digests are taken of."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+
+
+def canonical_sha256(value: Any) -> str:
+    """SHA-256, in hex, of :func:`canonical_json`."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
 class _Unusable:

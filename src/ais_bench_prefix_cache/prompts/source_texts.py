@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Protocol
 
+from ais_bench_prefix_cache.exact_text.lexicon import Lexicon
+from ais_bench_prefix_cache.exact_text.row_text import RowReader, Unfillable
+from ais_bench_prefix_cache.exact_text.seed_codes import SeedCodes, find_alphabets
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.prompts.source_words import NONCE_WORDS, SENTENCES
 
 if TYPE_CHECKING:
-    from ais_bench_prefix_cache.exact_text.seed_codes import SeedCodes
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 
 ESTIMATE = "words"
@@ -67,8 +69,12 @@ class Codes(Protocol):
     """A different text for every number below ``capacity``."""
 
     capacity: int
-    first_tokens: int
-    middle_tokens: int
+
+    @property
+    def first_tokens(self) -> int: ...
+
+    @property
+    def middle_tokens(self) -> int: ...
 
     def value(self, number: int) -> int: ...
 
@@ -129,31 +135,16 @@ class ExactTokens:
     exact = True
 
     def __init__(self, tokenizer: PromptTokenizer, *, block_size: int = 16) -> None:
-        from ais_bench_prefix_cache.exact_text.exact_rows import UnlikeRow, collect_fillers, settle_rows
-        from ais_bench_prefix_cache.exact_text.row_text import EncodedRows
-        from ais_bench_prefix_cache.exact_text.words import TextCleaner, WordTable
-
+        self.lexicon = lexicon = Lexicon(tokenizer, tokenizer_name="tokenizer", lengths_name="input tokens")
         self.tokenizer = tokenizer
         self.block_size: int | None = block_size
         self._block = block_size
-        self.before, self.after = len(tokenizer.prefix_ids), len(tokenizer.suffix_ids)
-        self.proof = tokenizer.join_proof
-        self.proven = self.proof.proven
-        cleaner = TextCleaner(tokenizer)
-        self._table = WordTable(tokenizer, cleaner)
-        self._rows = EncodedRows(self._table, cleaner)
-        self._rows.add(range(len(SENTENCES)), SENTENCES)
-        try:
-            settle_rows(self._rows, tokenizer, 0, proven=self.proven)
-        except UnlikeRow as error:
-            raise GenerationError.of(
-                Code.PROMPTS_NOT_EXACT, "tokenizer", "text is not encoded as its words are"
-            ) from error
-        if not self._rows.slot:
-            raise GenerationError.of(
-                Code.PROMPTS_NOT_EXACT, "tokenizer", f"no text keeps the tokens of its words ({self.proof.reason})"
-            )
-        self._fillers = collect_fillers(self._table, tokenizer, cleaner)
+        self.before, self.after = lexicon.before, lexicon.after
+        self.proven = lexicon.proof.proven
+        if not lexicon.read(SENTENCES, range(len(SENTENCES))):
+            raise lexicon.not_exact("no text keeps the tokens of its words")
+        lexicon.collect_fillers()
+        self._table, self._fillers = lexicon.table, lexicon.fillers
         # Pairs of letters serve tokenizers whose tokens are letters or bytes.
         self._shape = self._code_shape(NONCE_WORDS) or self._code_shape((*NONCE_WORDS, *_TWO_LETTERS))
 
@@ -161,8 +152,6 @@ class ExactTokens:
         return TokenCount(len(self.tokenizer.encode(text)), EXACT, True)
 
     def codes(self, seed: int) -> Codes:
-        from ais_bench_prefix_cache.exact_text.seed_codes import SeedCodes
-
         if self._shape is None:
             raise GenerationError.of(
                 Code.BLOCK_SIZE_TOO_SMALL,
@@ -170,25 +159,17 @@ class ExactTokens:
                 f"a block of {self._block} tokens has no room for a nonce of {LEAST_CODE_BITS} bits",
                 hint="Use a larger block size.",
             )
-        alphabet, digits = self._shape.alphabet, self._shape.digits
-        texts = [self._table.texts[word] for word in alphabet.words]
-        return _TokenCodes(SeedCodes(alphabet, digits, seed), texts)
+        return SeedCodes(self._shape.alphabet, self._shape.digits, seed)
 
     def filler(self, tokens: int, seed: int) -> str:
-        from ais_bench_prefix_cache.exact_text.row_text import RowReader, Unfillable
-
-        slots = list(self._rows.slot.values())
-        reader = RowReader(self._rows, self._fillers, lambda _cycle: slots)
+        rows = self.lexicon.rows
+        slots = list(rows.slot.values())
+        reader = RowReader(rows, self._fillers, lambda _cycle: slots)
         reader.seek(seed)
         try:
-            return reader.render(reader.take(tokens, seed))
+            return rows.render(reader.take(tokens, seed))
         except Unfillable as error:
-            raise GenerationError.of(
-                Code.LENGTH_NOT_REACHABLE,
-                "input tokens",
-                f"the vocabulary has no words that add up to exactly {error.tokens} token(s)",
-                hint="Ask for longer prompts.",
-            ) from error
+            raise self.lexicon.not_reachable("a prompt", error.tokens) from error
 
     def opening(self, tokens: int, seed: int) -> str:
         words = self._table.usable()
@@ -196,9 +177,7 @@ class ExactTokens:
         for word, ids in zip(words, self._table.first_ids(words), strict=True):
             if ids and len(ids) <= tokens and self._fillers.can_make(tokens - len(ids)):
                 return f"{self._table.texts[word]} {self.filler(tokens - len(ids), seed)}".rstrip()
-        raise GenerationError.of(
-            Code.LENGTH_NOT_REACHABLE, "input tokens", f"no word of the vocabulary begins a text of {tokens} token(s)"
-        )
+        raise self.lexicon.not_reachable("the start of a prompt", tokens)
 
     def shared_tokens(self, wanted: float, least: int, most: int) -> int | None:
         first, last = -(-least // self._block), most // self._block
@@ -206,8 +185,6 @@ class ExactTokens:
 
     def _code_shape(self, words: tuple[str, ...]) -> SeedCodes | None:
         """The shortest codes of 64 bits, or the most bits that fit into a block beside the special tokens."""
-        from ais_bench_prefix_cache.exact_text.seed_codes import SeedCodes, find_alphabets
-
         self._table.add(words)
         numbers = [self._table.number[word] for word in words]
         best: SeedCodes | None = None
@@ -228,19 +205,3 @@ class ExactTokens:
 def _rank(codes: SeedCodes) -> tuple[bool, int, int]:
     """Enough bits first, then few tokens, then many codes."""
     return codes.capacity < 1 << CODE_BITS, codes.middle_tokens + codes.first_tokens, -codes.capacity
-
-
-class _TokenCodes:
-    def __init__(self, codes: SeedCodes, texts: list[str]) -> None:
-        self._codes = codes
-        self._texts = texts
-        self.capacity = codes.capacity
-        self.first_tokens = codes.first_tokens
-        self.middle_tokens = codes.middle_tokens
-
-    def value(self, number: int) -> int:
-        return self._codes.next_code(number)[1]
-
-    def text(self, value: int) -> str:
-        texts = self._texts
-        return " ".join([texts[place] for place in self._codes.words(value)])

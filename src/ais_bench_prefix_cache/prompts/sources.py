@@ -12,11 +12,12 @@ exactly the wanted tokens and shares whole blocks; without (:class:`.WordEstimat
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ais_bench_prefix_cache.exact_text.lexicon import made_exact
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError, Problem
 from ais_bench_prefix_cache.foundation.random_streams import derive_seed, numbered_seeds
@@ -34,8 +35,8 @@ PROMPT_MODES = (REPEAT, UNIQUE, SHARED_PREFIX)
 
 GENERATOR_VERSION = 1
 """Rises whenever the same request would get another text. Part of every phase digest."""
-MAX_ATTEMPTS = 32
-"""How often a prompt is written anew where the tokenizer proves nothing, before it is refused."""
+MOST_CORRECTIONS = 32
+"""How often a prompt is written at most where the tokenizer proves nothing: its codes have room for so many."""
 WARMED_PROMPTS = 64
 
 
@@ -84,49 +85,26 @@ class PromptSpec:
         return record
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Prompt:
     """One request's prompt and what it shares with others.
 
     ``planned`` is known without encoding the prompt; with a tokenizer it is exact. ``count`` counts the text when it is
     first read. ``shared_prefix_tokens`` are the prompt's tokens from its group's prefix; ``shared_prefix_blocks`` the
     same in whole blocks of the server, None without a tokenizer. ``pieces`` are group prefix, nonce and filler: the
-    text is those of them that are not empty, joined by single spaces.
+    text is those of them that are not empty, joined by single spaces. ``digest`` is the first 16 hex digits of the
+    text's SHA-256.
     """
 
     text: str
     prompt_id: str
+    digest: str = field(repr=False, compare=False)
     pieces: tuple[str, str, str] = field(repr=False, compare=False)
     counter: TokenCounter = field(repr=False, compare=False)
     planned: TokenCount
     prefix_group: int | None = None
     shared_prefix_tokens: int | None = None
     shared_prefix_blocks: int | None = None
-    digest: str = field(init=False, repr=False, compare=False)
-    """The first 16 hex digits of the text's SHA-256."""
-
-    def __init__(
-        self,
-        prompt_id: str,
-        pieces: tuple[str, str, str],
-        counter: TokenCounter,
-        planned: TokenCount,
-        prefix_group: int | None = None,
-        shared_prefix_tokens: int | None = None,
-        shared_prefix_blocks: int | None = None,
-    ) -> None:
-        # Short prompts cost little more than this object: the generated constructor of a frozen class, which sets one
-        # field after another, and a cached property with its lock would double it.
-        fields = self.__dict__
-        fields["text"] = text = " ".join(filter(None, pieces))
-        fields["prompt_id"] = prompt_id
-        fields["pieces"] = pieces
-        fields["counter"] = counter
-        fields["planned"] = planned
-        fields["prefix_group"] = prefix_group
-        fields["shared_prefix_tokens"] = shared_prefix_tokens
-        fields["shared_prefix_blocks"] = shared_prefix_blocks
-        fields["digest"] = hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @cached_property
     def count(self) -> TokenCount:
@@ -208,9 +186,8 @@ class PromptSource:
             self._digests.add(index, prompt.digest)
         return prompt
 
-    def take(self, index: int) -> Prompt:
-        """The prompt that a request is about to send; call :meth:`forget` once it is done."""
-        return self.prompt(index)
+    take = prompt
+    """The same for a request that is about to send; call :meth:`forget` once it is done."""
 
     def forget(self, index: int) -> None:
         """Drop a prompt's text. Its digest stays part of the phase digest."""
@@ -228,7 +205,7 @@ class PromptSource:
         for index in range(1 if self.spec.mode == REPEAT else sample):
             prompt = self._build(index)
             if isinstance(self.counter, ExactTokens) and not self._check_each:
-                self._refuse_inexact(self.counter, prompt)
+                self._refuse_inexact(prompt)
 
     def prepare(self, indices: Iterable[int]) -> None:
         """Build prompts ahead of their use."""
@@ -244,10 +221,9 @@ class PromptSource:
             return self._repeat()
         prompt = self._unique(index, 0) if self.spec.mode == UNIQUE else self._shared(index, 0)
         if self._check_each:
-            return self._made_exact(index, prompt)
+            return self._corrected(index, prompt)
         if not self._checked:
-            assert isinstance(self.counter, ExactTokens)
-            self._refuse_inexact(self.counter, prompt)
+            self._refuse_inexact(prompt)
             self._checked = True
         return prompt
 
@@ -256,33 +232,30 @@ class PromptSource:
         if key not in self._repeated:
             counter = self.counter
             seed = derive_seed(self.seed, "repeat", self.input_tokens)
-            for attempt in range(MAX_ATTEMPTS):
-                text = counter.opening(self.input_tokens - counter.before - counter.after, seed + attempt)
-                prompt = Prompt(REPEAT, ("", "", text), counter, self._planned)
-                if not counter.exact or prompt.count.value == self.input_tokens:
-                    break
-            else:
-                raise self._not_exact(REPEAT)
-            self._repeated[key] = prompt
+            words = self.input_tokens - counter.before - counter.after
+
+            def write(attempt: int, last: Prompt | None) -> Prompt:
+                return self._prompt(REPEAT, ("", "", counter.opening(words, seed + attempt)))
+
+            self._repeated[key] = self._made_exact(write) if isinstance(counter, ExactTokens) else write(0, None)
         return self._repeated[key]
 
     def _unique(self, index: int, attempt: int, correction: int = 0) -> Prompt:
         value = self._codes.value(self._number(index, attempt))
         pieces = ("", self._codes.text(value), self._filler(self._filler_tokens + correction))
-        return Prompt(f"r-{value:016x}", pieces, self.counter, self._planned)
+        return self._prompt(f"r-{value:016x}", pieces)
 
     def _shared(self, index: int, attempt: int, correction: int = 0) -> Prompt:
         group = self._group(index)
         value = self._codes.value(self._number(index, attempt))
-        return Prompt(
-            f"g{group}-{value:016x}",
-            (self._prefix(group), self._codes.text(value), self._filler(self._filler_tokens + correction)),
-            self.counter,
-            self._planned,
-            group,
-            self.shared_prefix_tokens,
-            self._shared_blocks,
-        )
+        pieces = (self._prefix(group), self._codes.text(value), self._filler(self._filler_tokens + correction))
+        return self._prompt(f"g{group}-{value:016x}", pieces, group)
+
+    def _prompt(self, prompt_id: str, pieces: tuple[str, str, str], group: int | None = None) -> Prompt:
+        text = " ".join(filter(None, pieces))
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        shared = (None, None) if group is None else (self.shared_prefix_tokens, self._shared_blocks)
+        return Prompt(text, prompt_id, digest, pieces, self.counter, self._planned, group, *shared)
 
     def _prefix(self, group: int) -> str:
         """A group's prefix: a code of its own and text up to the shared length."""
@@ -316,42 +289,45 @@ class PromptSource:
 
     def _number(self, index: int, attempt: int) -> int:
         """Numbers of corrections lie far from those of other prompts."""
-        return index + attempt * (self._codes.capacity // MAX_ATTEMPTS) if attempt else index
+        return index + attempt * (self._codes.capacity // MOST_CORRECTIONS) if attempt else index
 
     # ---- exactness --------------------------------------------------------------------------------------------------
 
-    def _made_exact(self, index: int, prompt: Prompt) -> Prompt:
+    def _corrected(self, index: int, first: Prompt) -> Prompt:
         """Without a proof: another nonce, and more or less text, until the whole prompt is exact."""
-        assert isinstance(self.counter, ExactTokens)
         correction = 0
-        for attempt in range(1, MAX_ATTEMPTS):
-            tokens, sound = self._judged(self.counter, prompt)
-            if sound:
-                return prompt
-            correction = correction + self.input_tokens - tokens if attempt % 4 else 0
+
+        def write(attempt: int, last: Prompt | None) -> Prompt:
+            nonlocal correction
+            if last is None:
+                return first
+            correction = correction + self.input_tokens - last.count.value if attempt % 4 else 0
             make = self._unique if self.spec.mode == UNIQUE else self._shared
-            prompt = make(index, attempt, correction)
-        raise self._not_exact(prompt.prompt_id)
+            return make(index, attempt, correction)
 
-    def _refuse_inexact(self, counter: ExactTokens, prompt: Prompt) -> None:
-        if not self._judged(counter, prompt)[1]:
-            raise self._not_exact(prompt.prompt_id)
+        return self._made_exact(write)
 
-    def _judged(self, counter: ExactTokens, prompt: Prompt) -> tuple[int, bool]:
-        """The tokens of the whole text, and whether length and shared prefix are as planned."""
-        ids = counter.tokenizer.encode(prompt.text)
-        sound = len(ids) == self.input_tokens
-        if sound and prompt.prefix_group is not None:
-            shared = self.shared_prefix_tokens
-            prefix = counter.tokenizer.encode(f"{self._prefix(prompt.prefix_group)} {self._codes.text(0)}")
-            sound = ids[:shared] == prefix[:shared]
-        return len(ids), sound
+    def _made_exact(self, write: Callable[[int, Prompt | None], Prompt | None]) -> Prompt:
+        """The first prompt of those written whose whole text has the planned length and shares what it should."""
+        assert isinstance(self.counter, ExactTokens)
+        lexicon = self.counter.lexicon
+        return made_exact(write, self._problem_of, lexicon.not_exact, MOST_CORRECTIONS)
 
-    def _not_exact(self, prompt_id: str) -> GenerationError:
-        reason = f" ({self.counter.proof.reason})" if isinstance(self.counter, ExactTokens) else ""
-        return GenerationError.of(
-            Code.PROMPTS_NOT_EXACT, "tokenizer", f"the prompt {prompt_id} cannot be made exact{reason}"
-        )
+    def _refuse_inexact(self, prompt: Prompt) -> None:
+        self._made_exact(lambda attempt, last: prompt if last is None else None)
+
+    def _problem_of(self, prompt: Prompt) -> str:
+        assert isinstance(self.counter, ExactTokens)
+        encode = self.counter.tokenizer.encode
+        ids = encode(prompt.text)
+        if len(ids) != self.input_tokens:
+            return f"the prompt {prompt.prompt_id} has {len(ids)} tokens"
+        shared = self.shared_prefix_tokens
+        if prompt.prefix_group is not None:
+            prefix = encode(f"{self._prefix(prompt.prefix_group)} {self._codes.text(0)}")
+            if ids[:shared] != prefix[:shared]:
+                return f"the prompt {prompt.prompt_id} does not begin with its group's prefix"
+        return ""
 
 
 class _PhaseDigest:

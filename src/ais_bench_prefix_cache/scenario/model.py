@@ -175,10 +175,11 @@ class ServiceConfig:
 
 @dataclass(frozen=True)
 class ValidationConfig:
-    """Percentage points."""
+    """Warnings in percentage points; ``slo`` has bounds in milliseconds: ``ttft_ms``, ``tpot_ms``, ``e2el_ms``."""
 
     target_warning_pp: float
     actual_warning_pp: float
+    slo: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,8 @@ class AisbenchDatasetConfig:
 
 @dataclass(frozen=True)
 class AisbenchModelConfig:
+    """``request_rate`` is requests a second; None sends as fast as ``batch_size`` allows."""
+
     abbr: str | None
     attr: str
     stream: bool
@@ -199,6 +202,8 @@ class AisbenchModelConfig:
     retry: int
     batch_size: int
     generation_kwargs: Mapping[str, Any]
+    request_rate: float | None = None
+    arrivals: Literal["poisson", "even"] = "poisson"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from ais_bench_prefix_cache.foundation.errors import AISBenchError
 
 @pytest.fixture
 def job(tmp_path):
-    manifest = {
+    manifest: dict[str, Any] = {
         "run_id": "demo_20260101_000000",
         "effective_config": {
             "tokenizer": {"path": str(tmp_path), "revision": None, "trust_remote_code": False},

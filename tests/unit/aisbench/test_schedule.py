@@ -11,7 +11,8 @@ from ais_bench_prefix_cache.aisbench.adapters.schedule import RequestSchedule
 
 
 def _predecessors(lanes):
-    last, predecessors = {}, []
+    last: dict[object, int] = {}
+    predecessors = []
     for index, lane in enumerate(lanes):
         predecessors.append(last.get(lane))
         last[lane] = index

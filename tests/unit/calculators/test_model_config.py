@@ -61,7 +61,13 @@ def test_what_is_not_understood_is_named(keys: dict[str, Any], message: str) -> 
 
 def test_what_switches_a_thing_off_is_understood() -> None:
     plain = sizing_of_model(LLAMA)
-    off = {"use_cla": False, "cla_share_factor": 2, "sliding_window": None, "kv_reuse_groups": [], "mb_per_layer": 0}
+    off: dict[str, Any] = {
+        "use_cla": False,
+        "cla_share_factor": 2,
+        "sliding_window": None,
+        "kv_reuse_groups": [],
+        "mb_per_layer": 0,
+    }
     assert sizing_of_model({**LLAMA, **off}) == plain
 
 

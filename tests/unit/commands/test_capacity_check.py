@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from tests.doubles.token_replay import replay_prompts
 
@@ -43,7 +44,7 @@ def replayed_hits(path: Path, num_blocks: int) -> int:
     plan = plan_scenario(load_scenario(path))
     next_token = iter(range(1_000_000, 2**31))
 
-    def prompt(group: int, shared: int, total: int) -> np.ndarray:
+    def prompt(group: int, shared: int, total: int) -> npt.NDArray[np.int64]:
         own = [next(next_token) for _ in range(total - shared)]
         return np.array([*range(10_000 * (group + 1), 10_000 * (group + 1) + shared), *own])
 

@@ -69,7 +69,7 @@ def test_the_collector_rests_inside_and_skips_afterwards_what_was_made_there() -
     try:
         with quiet_start(hide_torch=False):
             assert not gc.isenabled()
-            made = [[] for _ in range(1000)]
+            made: list[list[int]] = [[] for _ in range(1000)]
         assert gc.isenabled()
         assert gc.get_freeze_count() >= frozen + len(made)
     finally:

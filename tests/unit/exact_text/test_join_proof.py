@@ -7,6 +7,7 @@ of the common families need not be encoded whole.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from tests.doubles.tokenizer_families import BLOOM, FAMILIES, UNPROVEN, split_at
@@ -63,7 +64,7 @@ def test_many_tokens_across_spaces_are_an_obstacle() -> None:
     )
 
 
-def word_level(normalizer: object = None, pre_tokenizer: object = None) -> Tokenizer:
+def word_level(normalizer: Any = None, pre_tokenizer: Any = None) -> Tokenizer:
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
     if normalizer is not None:
         tokenizer.normalizer = normalizer

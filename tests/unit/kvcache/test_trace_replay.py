@@ -109,6 +109,7 @@ def test_impossible_replays_are_refused() -> None:
     )
     with pytest.raises(CalculationError, match=r"^ranks: is 0 \(allowed: 1 or more\)$"):
         TraceReplay(block_size=4, ranks=0)
-    for keys in ({"num_blocks": 5}, {"concurrency": 2}, {"routing": "prefix-aware"}):
+    refused: tuple[dict[str, Any], ...] = ({"num_blocks": 5}, {"concurrency": 2}, {"routing": "prefix-aware"})
+    for keys in refused:
         with pytest.raises(CalculationError, match="the same for all of them"):
-            TraceReplay(block_size=4, **keys).capacity_curve()  # type: ignore[arg-type]
+            TraceReplay(block_size=4, **keys).capacity_curve()

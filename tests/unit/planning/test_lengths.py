@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
@@ -52,7 +53,7 @@ def test_a_list_for_another_number_of_requests_is_refused() -> None:
         sample_lengths(ExplicitLengths((5, 1)), 3, stream())
 
 
-def cell_probabilities(spec: TruncatedNormalLength) -> np.ndarray:
+def cell_probabilities(spec: TruncatedNormalLength) -> npt.NDArray[np.float64]:
     """What rejection sampling of ``round(normal)`` gives: differences of ``math.erfc``, normalised over [min, max]."""
 
     def tail(x: float) -> float:

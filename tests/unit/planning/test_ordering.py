@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -12,8 +14,8 @@ GROUP = np.array([0, 0, 0, 1, 1, 2], dtype=np.int32)
 LENGTH = np.array([30, 10, 20, 5, 5, 9], dtype=np.int64)
 
 
-def order_of(strategy: str) -> list[int]:
-    return send_order(strategy, GROUP, LENGTH, RandomStream(42, "order")).tolist()  # type: ignore[arg-type]
+def order_of(strategy: Any) -> Any:
+    return send_order(strategy, GROUP, LENGTH, RandomStream(42, "order")).tolist()
 
 
 def test_sequential_keeps_the_generation_order() -> None:
@@ -38,8 +40,7 @@ def test_shuffles_are_permutations_that_depend_on_the_stream_only() -> None:
     group, length = np.repeat(np.arange(3, dtype=np.int32), 50), np.ones(150, dtype=np.int64)
     for strategy in ("within_group_shuffle", "global_shuffle"):
         first, again, other = (
-            send_order(strategy, group, length, RandomStream(seed, "order")).tolist()  # type: ignore[arg-type]
-            for seed in (1, 1, 2)
+            send_order(strategy, group, length, RandomStream(seed, "order")).tolist() for seed in (1, 1, 2)
         )
         assert first == again != other
         assert sorted(first) == list(range(150)) != first

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.service.kv_sampling import KvSampler
 
@@ -55,7 +56,7 @@ def test_average_and_peak_per_rank_and_globally() -> None:
 
 def test_errors_are_counted_and_never_fatal() -> None:
     def sample() -> Mapping[int, float]:
-        raise ServiceError.of("TIMEOUT", "url", "silent")
+        raise ServiceError.of(Code.TIMEOUT, "url", "silent")
 
     document = sampled(sample, lambda sampler: sampler.as_json()["errors"] >= 3).as_json()
     assert document["errors"] >= 3

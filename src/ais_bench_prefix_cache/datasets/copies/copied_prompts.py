@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ais_bench_prefix_cache.datasets.copies.copy_plan import COLD, CopyPlan, CopyRules, PrefixAlgorithm, plan_copies
-from ais_bench_prefix_cache.exact_text.exact_rows import MAX_ATTEMPTS, UnlikeRow, collect_fillers, settle_rows
-from ais_bench_prefix_cache.exact_text.row_text import EncodedRows, RowReader, Unfillable
+from ais_bench_prefix_cache.exact_text.lexicon import Lexicon
+from ais_bench_prefix_cache.exact_text.row_text import RowReader, Unfillable
 from ais_bench_prefix_cache.exact_text.seed_markers import SeedMarkers
-from ais_bench_prefix_cache.exact_text.words import TextCleaner, WordTable
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
@@ -85,24 +84,22 @@ class CopiedPrompts:
         self._tokenizer = tokenizer
         self._block = block_size
         self._seed = seed
-        self._before, self._after = len(tokenizer.prefix_ids), len(tokenizer.suffix_ids)
+        self._lexicon = lexicon = Lexicon(tokenizer)
+        self._before, self._after = lexicon.before, lexicon.after
         if block_size <= self._before:
             raise GenerationError.of(
                 Code.BLOCK_SIZE_TOO_SMALL,
-                "--blocksize",
+                "scenario: tokenizer.block_size",
                 f"the tokenizer puts {self._before} special token(s) before every prompt, so with blocks of "
                 f"{block_size} every prompt would hit them",
                 allowed=f"at least {self._before + 1}",
             )
-        self.proof = tokenizer.join_proof
-        cleaner = TextCleaner(tokenizer)
-        self._table = WordTable(tokenizer, cleaner)
-        self._rows = EncodedRows(self._table, cleaner)
-        self._encode_rows(corpus)
-        self._fillers = collect_fillers(self._table, tokenizer, cleaner)
-        self._markers = SeedMarkers(
-            tokenizer, cleaner, self._table, self._fillers, prompts=len(input_tokens), block_size=block_size, seed=seed
-        )
+        self._proven = lexicon.proof.proven
+        order = RandomStream(seed, "corpus-rows").permutation(len(corpus)).tolist()
+        lexicon.read_corpus(corpus, order, tokens=MOST_CORPUS_TOKENS, at_once=ROWS_ENCODED_AT_ONCE)
+        lexicon.collect_fillers()
+        self._table, self._rows, self._fillers = lexicon.table, lexicon.rows, lexicon.fillers
+        self._markers = SeedMarkers(lexicon, prompts=len(input_tokens), block_size=block_size, seed=seed)
         self._check_lengths(input_tokens)
         rules = CopyRules(
             block_size=block_size,
@@ -129,7 +126,7 @@ class CopiedPrompts:
         kept: dict[int, _Written] = {}
         forget: dict[int, list[int]] = {}
         next_marker = 0
-        at_once = PROMPTS_ENCODED_AT_ONCE if self.proof.proven else 1
+        at_once = PROMPTS_ENCODED_AT_ONCE if self._proven else 1
         for start in range(0, len(self), at_once):
             batch = range(start, min(start + at_once, len(self)))
             for index in batch:
@@ -144,25 +141,6 @@ class CopiedPrompts:
                     del kept[done]
 
     # ---- preparation ------------------------------------------------------------------------------------------------
-
-    def _encode_rows(self, corpus: Corpus) -> None:
-        order = RandomStream(self._seed, "corpus-rows").permutation(len(corpus)).tolist()
-        for start in range(0, len(order), ROWS_ENCODED_AT_ONCE):
-            part = order[start : start + ROWS_ENCODED_AT_ONCE]
-            known = len(self._rows.tokens)
-            self._rows.add(part, [corpus.rows[row] for row in part])
-            try:
-                settle_rows(self._rows, self._tokenizer, known, proven=self.proof.proven)
-            except UnlikeRow as error:
-                raise self._not_exact(str(error)) from error
-            if self._rows.token_sum[-1] > MOST_CORPUS_TOKENS:
-                break
-        if not self._rows.slot:
-            raise GenerationError.of(
-                Code.CORPUS_NOT_USABLE,
-                "--corpus",
-                f"no row of {str(corpus.path)!r} has a word that this tokenizer encodes the same in every place",
-            )
 
     def _check_lengths(self, input_tokens: Int64Column) -> None:
         least = self._before + self._after + 1
@@ -217,14 +195,8 @@ class CopiedPrompts:
             try:
                 text = reader.take(stop - position, index)
             except Unfillable as error:
-                raise GenerationError.of(
-                    Code.LENGTH_NOT_REACHABLE,
-                    "--corpus",
-                    f"prompt {index} needs a text of exactly {error.tokens} token(s), and neither the corpus nor the "
-                    "vocabulary of the tokenizer has words of that many",
-                    hint="Use a larger block size or another corpus.",
-                ) from error
-            rendered = reader.render(text)
+                raise self._lexicon.not_reachable(f"prompt {index}", error.tokens) from error
+            rendered = self._rows.render(text)
             if rendered:
                 parts.append(rendered)
                 characters += 1 + len(rendered)
@@ -244,28 +216,28 @@ class CopiedPrompts:
         for word, ids in zip(candidates, self._table.first_ids(candidates), strict=True):
             if ids and len(ids) <= room and self._fillers.can_make(room - len(ids)):
                 return self._table.texts[word], self._before + len(ids)
-        raise GenerationError.of(
-            Code.LENGTH_NOT_REACHABLE,
-            "--corpus",
-            f"the first prompt needs a text of exactly {room} token(s), and no word of the corpus begins one",
-        )
+        raise self._lexicon.not_reachable("the start of the first prompt", room)
 
     def _settled(
         self, index: int, ids: list[int], reader: RowReader, kept: dict[int, _Written], next_marker: int
     ) -> tuple[_Written, int]:
         """The prompt with its ids, written again with other words until it is exact where nothing is proven."""
-        for attempt in range(MAX_ATTEMPTS):
-            written = kept[index]
-            written.token_ids = np.asarray(ids, dtype=np.uint32)
-            problem = self._problem_of(index, written, kept)
-            if not problem:
-                return written, next_marker
-            if self.proof.proven or attempt == MAX_ATTEMPTS - 1 or next_marker >= self._markers.count:
-                raise self._not_exact(f"prompt {index} {problem}")
-            kept[index] = self._write(index, reader, kept, next_marker)
-            next_marker += 1
-            (ids,) = self._tokenizer.encode_batch([kept[index].text])
-        raise AssertionError("the last attempt returns or raises")
+
+        def write(attempt: int, last: _Written | None) -> _Written | None:
+            nonlocal next_marker, ids
+            if last is not None:
+                if next_marker >= self._markers.count:
+                    return None
+                kept[index] = self._write(index, reader, kept, next_marker)
+                next_marker += 1
+                (ids,) = self._tokenizer.encode_batch([kept[index].text])
+            kept[index].token_ids = np.asarray(ids, dtype=np.uint32)
+            return kept[index]
+
+        def problem_of(written: _Written) -> str:
+            return self._problem_of(index, written, kept)
+
+        return self._lexicon.exact(f"prompt {index}", write, problem_of), next_marker
 
     def _problem_of(self, index: int, written: _Written, kept: dict[int, _Written]) -> str:
         """How the ids of the whole text differ from what was planned, or nothing."""
@@ -279,7 +251,7 @@ class CopiedPrompts:
         start = max(prefix, self._before)
         if parent != COLD and tuple(ids[start : start + len(written.marker_ids)].tolist()) != written.marker_ids:
             return "does not hold its seed marker"
-        return "" if self.proof.proven else self._cut_problem(index, written)
+        return "" if self._proven else self._cut_problem(index, written)
 
     def _cut_problem(self, index: int, written: _Written) -> str:
         """Without a proof: whether the text, cut where later prompts will copy it, keeps its ids before a word."""
@@ -303,11 +275,6 @@ class CopiedPrompts:
             tail_tokens=own - seed,
             marker_token_id=written.marker_ids[0] if written.marker_ids else None,
             token_ids=written.token_ids,
-        )
-
-    def _not_exact(self, what: str) -> GenerationError:
-        return GenerationError.of(
-            Code.PROMPTS_NOT_EXACT, "--tokenizer", f"{what}, so its length cannot be guaranteed ({self.proof.reason})"
         )
 
 

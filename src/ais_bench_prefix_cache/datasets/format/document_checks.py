@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ais_bench_prefix_cache.datasets.format.documents import (
-    canonical_sha256,
     digest_problems,
     is_count,
     is_sha256,
@@ -19,6 +18,7 @@ from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.foundation.names import PASS_WITH_WARNING
+from ais_bench_prefix_cache.foundation.strict_json import canonical_sha256
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ number and an added space alike.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
-from ais_bench_prefix_cache.foundation.strict_json import JsonError, parse_json, read_file
+from ais_bench_prefix_cache.foundation.strict_json import JsonError, canonical_sha256, parse_json, read_file
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
@@ -23,16 +22,6 @@ if TYPE_CHECKING:
 
 DIGEST_KEY = "content_sha256"
 _SHA256 = re.compile("[0-9a-f]{64}")
-
-
-def canonical_json(value: Any) -> bytes:
-    """``value`` as UTF-8 JSON with sorted keys and no spaces: the form that digests are taken of."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
-
-
-def canonical_sha256(value: Any) -> str:
-    """SHA-256, in hex, of :func:`canonical_json`."""
-    return hashlib.sha256(canonical_json(value)).hexdigest()
 
 
 def content_sha256(document: Mapping[str, Any]) -> str:

@@ -5,6 +5,11 @@
     ./outputs/a_20260825_123456/log/a_20260825_123456.<command>.log
     ./outputs/a_20260825_123456/result/a_20260825_123456.{full.jsonl,requests.jsonl,manifest.json,analysis.json}
 
+    ./outputs/a_20260825_123456/runs/20260825_130501/{run.json,analysis.json,…}
+
+Each benchmark run of the data set has a directory of its own below ``runs``, which nothing changes afterwards;
+``result/….analysis.json`` is the newest run's.
+
 An image data set has ``<run id>.<image scenario>.requests.jsonl`` in place of the two row files.
 """
 
@@ -39,23 +44,11 @@ class RunPaths:
         Creating the directory is the claim: of two commands in one second, one takes the next free second.
         """
         output_dir.parent.mkdir(parents=True, exist_ok=True)
-        for seconds in range(LATEST_ADVANCE_SECONDS):
-            timestamp = (now + timedelta(seconds=seconds)).strftime(TIMESTAMP_FORMAT)
-            directory = output_dir.with_name(f"{output_dir.name}_{timestamp}")
-            try:
-                directory.mkdir()
-            except FileExistsError:
-                continue
-            paths = cls(directory, f"{base_run_id}_{timestamp}")
-            paths.log_dir.mkdir()
-            paths.result_dir.mkdir()
-            return paths
-        raise ArtifactError.of(
-            Code.NO_FREE_DIRECTORY,
-            str(output_dir),
-            f"every time stamp of the next {LATEST_ADVANCE_SECONDS} seconds is taken",
-            hint="Set another run.output_dir, or move old directories away.",
-        )
+        directory = _claim_stamped(output_dir.parent, f"{output_dir.name}_", now)
+        paths = cls(directory, f"{base_run_id}_{split_timestamp(directory.name)[2]}")
+        paths.log_dir.mkdir()
+        paths.result_dir.mkdir()
+        return paths
 
     @classmethod
     def of_manifest(cls, manifest: Path) -> RunPaths:
@@ -95,6 +88,17 @@ class RunPaths:
         return self.directory / "result"
 
     @property
+    def runs_dir(self) -> Path:
+        return self.directory / "runs"
+
+    def runs(self) -> list[RunDirectory]:
+        """The directories of this data set's benchmark runs, oldest first."""
+        if not self.runs_dir.is_dir():
+            return []
+        stamped = (entry for entry in self.runs_dir.iterdir() if entry.is_dir() and is_timestamp(entry.name))
+        return [RunDirectory(entry) for entry in sorted(stamped)]
+
+    @property
     def full(self) -> Path:
         return self.result_dir / f"{self.run_id}.full.jsonl"
 
@@ -124,12 +128,102 @@ class RunPaths:
         return self.log_dir / f"{self.run_id}.{command}.log"
 
 
+@dataclass(frozen=True)
+class RunDirectory:
+    """What one benchmark run leaves, ``<data set>/runs/<time stamp>``; its files are written once and kept."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, data_set: RunPaths, now: datetime) -> RunDirectory:
+        """Claim a new directory below the data set's ``runs``; of two runs in one second, one takes the next second."""
+        data_set.runs_dir.mkdir(exist_ok=True)
+        return cls(_claim_stamped(data_set.runs_dir, "", now))
+
+    @classmethod
+    def containing(cls, path: Path) -> RunDirectory | None:
+        """The run that ``path`` is: its directory, or a file in it. None where it is neither."""
+        absolute = path.absolute()
+        for directory in (absolute, absolute.parent):
+            if is_timestamp(directory.name) and directory.parent.name == "runs":
+                return cls(directory)
+        return None
+
+    @property
+    def name(self) -> str:
+        """The run's time stamp, by which it is called."""
+        return self.path.name
+
+    @property
+    def data_set_directory(self) -> Path:
+        """The directory of the data set that was run."""
+        return self.path.parent.parent
+
+    @property
+    def record(self) -> Path:
+        """Who ran what, when, with which labels, and how it ended."""
+        return self.path / "run.json"
+
+    @property
+    def config(self) -> Path:
+        """The effective configuration of the run, without the API key."""
+        return self.path / "effective_config.json"
+
+    @property
+    def analysis(self) -> Path:
+        return self.path / "analysis.json"
+
+    def metrics(self, look: str, port: int) -> Path:
+        """A text of ``/metrics`` from ``look`` ("baseline", "after"); ``port`` counts ``service.metrics_url``."""
+        return self.path / f"metrics.{look}.{port}.txt"
+
+    @property
+    def series(self) -> Path:
+        """Samples of the caches' use and of the queues, one JSON line a sample."""
+        return self.path / "series.jsonl"
+
+    @property
+    def requests(self) -> Path:
+        """One JSON line a request."""
+        return self.path / "requests.jsonl"
+
+    @property
+    def aisbench_dir(self) -> Path:
+        """What AISBench left."""
+        return self.path / "aisbench"
+
+    def log(self, command: str) -> Path:
+        """The log file of one command."""
+        return self.path / f"{command}.log"
+
+
+def _claim_stamped(parent: Path, beginning: str, now: datetime) -> Path:
+    """A new directory ``<beginning><time stamp>``: creating it is the claim; later seconds where one is taken."""
+    for seconds in range(LATEST_ADVANCE_SECONDS):
+        directory = parent / f"{beginning}{(now + timedelta(seconds=seconds)).strftime(TIMESTAMP_FORMAT)}"
+        try:
+            directory.mkdir()
+        except FileExistsError:
+            continue
+        return directory
+    raise ArtifactError.of(
+        Code.NO_FREE_DIRECTORY,
+        str(parent / beginning),
+        f"every time stamp of the next {LATEST_ADVANCE_SECONDS} seconds is taken",
+        hint="Set another run.output_dir, or move old directories away.",
+    )
+
+
+def is_timestamp(text: str) -> bool:
+    """Whether ``text`` is ``YYYYMMDD_HHMMSS`` of a day and second that exist."""
+    try:
+        # Only what strftime would write: strptime itself also takes 5 for 05.
+        return datetime.strptime(text, TIMESTAMP_FORMAT).strftime(TIMESTAMP_FORMAT) == text
+    except ValueError:
+        return False
+
+
 def split_timestamp(name: str) -> tuple[str, str, str]:
     """``stem_YYYYMMDD_HHMMSS`` → (stem, ``_``, time stamp); empty strings where ``name`` has no such end."""
     stem, separator, timestamp = name[:-16], name[-16:-15], name[-15:]
-    try:
-        # Only what strftime would write: strptime itself also takes 5 for 05.
-        is_timestamp = datetime.strptime(timestamp, TIMESTAMP_FORMAT).strftime(TIMESTAMP_FORMAT) == timestamp
-    except ValueError:
-        is_timestamp = False
-    return (stem, separator, timestamp) if stem and separator == "_" and is_timestamp else ("", "", "")
+    return (stem, separator, timestamp) if stem and separator == "_" and is_timestamp(timestamp) else ("", "", "")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ais_bench_prefix_cache import __version__
-from ais_bench_prefix_cache.datasets.format.documents import canonical_sha256, digest_problems, read_document, sealed
+from ais_bench_prefix_cache.datasets.format.documents import digest_problems, read_document, sealed
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.text.theory import (
     Theory,
@@ -23,6 +23,7 @@ from ais_bench_prefix_cache.datasets.text.theory import (
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
 from ais_bench_prefix_cache.foundation.names import group_name
+from ais_bench_prefix_cache.foundation.strict_json import canonical_sha256
 
 TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:

@@ -25,9 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from ais_bench_prefix_cache.exact_text.exact_rows import settle_rows
-from ais_bench_prefix_cache.exact_text.row_text import EncodedRows
-from ais_bench_prefix_cache.exact_text.words import TextCleaner, WordTable, vocabulary_words
+from ais_bench_prefix_cache.exact_text.lexicon import Lexicon
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.kvcache.block_hash import ROOT_HASH, BlockHash, block_hashes
@@ -35,14 +33,15 @@ from ais_bench_prefix_cache.kvcache.block_hash import ROOT_HASH, BlockHash, bloc
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.corpus import Corpus
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
+    from ais_bench_prefix_cache.exact_text.words import WordTable
 
 CODE_BITS = 64
-MAX_ATTEMPTS = 64
-"""How often a prompt that is not encoded as its words are is written anew before it is refused."""
 ENOUGH_CODE_WORDS = 2048
 MOST_VOCABULARY_WORDS = 16384
 
 TokenIds = npt.NDArray[np.uint32]
+_Written = tuple[str, list[int]]
+"""A prompt's text, and the ids that it should have."""
 
 
 class TracePrompts:
@@ -72,8 +71,9 @@ class TracePrompts:
                 f"blocks of {block_size} tokens do not divide the trace's blocks of {trace_block_size}",
                 allowed=f"a divisor of {trace_block_size}",
             )
-        self._proof = tokenizer.join_proof
-        self._check_each = check_each or not self._proof.proven
+        self._lexicon = Lexicon(tokenizer)
+        self._proven = self._lexicon.proof.proven
+        self._check_each = check_each or not self._proven
         self.trace_block_size = trace_block_size
         self._tokenizer = tokenizer
         # Of unproven tokenizers: how often a block was written anew, and the blocks that a finished prompt holds.
@@ -81,12 +81,11 @@ class TracePrompts:
         self._finished: set[BlockHash] = set()
         # Where a tokenizer adds tokens at the end: how many words each block has, and which line said so.
         self._closed: dict[BlockHash, tuple[int, int]] = {}
-        cleaner = TextCleaner(tokenizer)
-        table = WordTable(tokenizer, cleaner)
+        table = self._lexicon.table
         self._first_word = table.anchor
         self._first_ids = [*tokenizer.prefix_ids, *table.anchor_first]
-        self._read_corpus(table, cleaner, corpus)
-        self._choose_code_words(table, cleaner)
+        self._read_corpus(corpus)
+        self._choose_code_words()
         room = block_size - len(self._first_ids) - len(tokenizer.suffix_ids)
         if self._code_length > room:
             raise GenerationError.of(
@@ -120,19 +119,24 @@ class TracePrompts:
         chain = [*chain[:blocks], *[_own_name(chain, line)] * (blocks - len(chain))]
         if closing:
             self._refuse_closed_blocks(chain[: len(names)], prompt_tokens, line)
-        for _ in range(MAX_ATTEMPTS):
+        difference: int | None = None
+
+        def write(attempt: int, last: _Written | None) -> _Written | None:
+            if difference is not None and not self._write_anew(chain, difference):
+                return None
             words, ids = self._written(chain, prompt_tokens - len(closing))
-            text, ids = " ".join(words), [*ids, *closing]
+            return " ".join(words), [*ids, *closing]
+
+        def problem_of(written: _Written) -> str:
+            nonlocal difference
+            text, ids = written
             if not self._check_each:
-                break
-            place = _first_difference(ids, self._tokenizer.encode_batch([text])[0])
-            if place is None:
-                break
-            if not self._write_anew(chain, place):
-                raise self._not_exact(line)
-        else:
-            raise self._not_exact(line)
-        if not self._proof.proven:
+                return ""
+            difference = _first_difference(ids, self._tokenizer.encode_batch([text])[0])
+            return "" if difference is None else f"is not encoded as its words are, from token {difference} on"
+
+        text, ids = self._lexicon.exact(f"the prompt of trace line {line}", write, problem_of)
+        if not self._proven:
             self._finished.update(chain)
         return text, np.array(ids, dtype=np.uint32)
 
@@ -150,7 +154,7 @@ class TracePrompts:
         """Give the block of the token ``place`` another text, or the one after it, where no finished prompt has it."""
         number = min(place // self.trace_block_size, len(chain) - 1)
         for name in chain[number : number + 2]:
-            if name not in self._finished and not self._proof.proven:
+            if name not in self._finished:
                 self._attempts[name] = self._attempts.get(name, 0) + 1
                 return True
         return False
@@ -170,16 +174,6 @@ class TracePrompts:
                     "end of the prompt, so the two cannot share it",
                     hint="Tokenizers of language models seldom add tokens at the end: is this the server's own?",
                 )
-
-    def _not_exact(self, line: int) -> GenerationError:
-        error = GenerationError.of(
-            Code.PROMPTS_NOT_EXACT,
-            f"trace line {line}",
-            f"no text of its blocks is encoded as its words are ({self._proof.reason})",
-            hint="docs/exact-prompts.md says which tokenizers can be made exact.",
-        )
-        assert isinstance(error, GenerationError)
-        return error
 
     def _append_block(self, words: list[str], ids: list[int], name: BlockHash, tokens: int) -> None:
         value = int.from_bytes(name[:8], "little")
@@ -202,11 +196,12 @@ class TracePrompts:
             words.append(self._code_words[digit])
             ids.append(self._code_ids[digit])
 
-    def _choose_code_words(self, table: WordTable, cleaner: TextCleaner) -> None:
+    def _choose_code_words(self) -> None:
         """A power of two of words that are one token each, and how many of them carry the code's bits."""
+        table = self._lexicon.table
         single = _words_of_one_token(table)
         if len(single) < ENOUGH_CODE_WORDS:
-            table.add(vocabulary_words(self._tokenizer, cleaner, common=True)[:MOST_VOCABULARY_WORDS])
+            self._lexicon.add_vocabulary(common=True, most=MOST_VOCABULARY_WORDS)
             single = _words_of_one_token(table)
         bits = min(len(single), ENOUGH_CODE_WORDS).bit_length() - 1
         if bits < 1:
@@ -219,22 +214,11 @@ class TracePrompts:
         self._code_bits, self._code_mask = bits, (1 << bits) - 1
         self._code_length = -(-CODE_BITS // bits)
 
-    def _read_corpus(self, table: WordTable, cleaner: TextCleaner, corpus: Corpus) -> None:
+    def _read_corpus(self, corpus: Corpus) -> None:
         """The corpus as one stream of words, repeated at its end so that a block can begin anywhere."""
-        if self._proof.proven:
-            stream = [word for row in corpus.rows for word in cleaner.words(row)]
-            table.add(stream)
-            numbers = [table.number[word] for word in stream]
-        else:
-            rows = EncodedRows(table, cleaner)
-            rows.add(range(len(corpus.rows)), corpus.rows)
-            settle_rows(rows, self._tokenizer, 0, proven=False)
-            numbers = [
-                word for slot in rows.slot.values() for word in rows.words[rows.start[slot] : rows.start[slot + 1]]
-            ]
-        numbers = [number for number in numbers if table.counts[number]]
-        if not numbers:
-            raise GenerationError.of(Code.CORPUS_NOT_USABLE, str(corpus.path), "holds no word that a prompt could use")
+        table, rows = self._lexicon.table, self._lexicon.rows
+        self._lexicon.read_corpus(corpus, range(len(corpus)), at_once=len(corpus))
+        numbers = [word for slot in rows.slot.values() for word in rows.words[rows.start[slot] : rows.start[slot + 1]]]
         self._starts = len(numbers)
         repeated, tokens = list(numbers), 0
         while tokens <= self.trace_block_size:

@@ -32,7 +32,7 @@ def test_the_gravest_finding_comes_first() -> None:
 def test_every_code_is_documented_and_named_in_the_tests_beside() -> None:
     used = set()
     for module in (cache, server, traffic):
-        used |= set(re.findall(r"Code\.([A-Z_]+)", Path(module.__file__).read_text(encoding="utf-8")))
+        used |= set(re.findall(r"Code\.([A-Z_]+)", Path(str(module.__file__)).read_text(encoding="utf-8")))
     codes = {code for code in used if not code.startswith("SNAPSHOT_")}
     beside = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
     assert {code for code in codes if f"Code.{code}" not in beside} == set()

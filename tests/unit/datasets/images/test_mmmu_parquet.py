@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -222,12 +223,12 @@ def test_the_search_reads_only_image_columns_and_stops_at_the_match(
         write_parquet(tmp_path / f"{name}.parquet", {"image_1": [cell(SMALL), cell(HD), cell(SMALL), cell(SMALL)]})
     read: list[tuple[str, list[int], list[str]]] = []
 
-    class Recorded(pq.ParquetFile):
-        def __init__(self, source: Path, **options: object) -> None:
+    class Recorded(pq.ParquetFile):  # type: ignore[misc]
+        def __init__(self, source: Path, **options: Any) -> None:
             self.name = source.name
             super().__init__(source, **options)
 
-        def iter_batches(self, *arguments: object, **options: object) -> object:
+        def iter_batches(self, *arguments: Any, **options: Any) -> Any:
             read.append((self.name, options["row_groups"], options["columns"]))
             return super().iter_batches(*arguments, **options)
 

@@ -204,7 +204,8 @@ def test_verify_full_encodes_every_prompt(
     monkeypatch.setattr(PromptTokenizer, "encode_batch", otherwise)
     code, message = prepare(trace, qwen3_tokenizer_dir, "--verify", "full", name="other")
     assert code == 2
-    assert message.startswith("error [PROMPTS_NOT_EXACT] trace line 1: no text of its blocks is encoded as its words")
+    what = "the prompt of trace line 1 is not encoded as its words are, from token "
+    assert message.startswith(f"error [PROMPTS_NOT_EXACT] scenario: tokenizer.path: {what}")
     assert isinstance(prepare(trace, qwen3_tokenizer_dir, name="unseen"), dict)
 
 
