@@ -111,7 +111,7 @@ def _kv_heads(reader: ConfigReader, heads: int) -> int:
         raise CalculationError.of(
             Code.MODEL_CONFIG,
             KV_HEADS[0],
-            f"is missing, and transformers does not know the model_type {model_type!r}",
+            f"is missing, and nothing says how many a model of type {model_type!r} has",
         )
     kv_heads = reader.integer(*KV_HEADS, default=heads)
     if kv_heads > heads:
