@@ -7,7 +7,7 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.exact_text.row_text import EncodedRows, Fillers
-from ais_bench_prefix_cache.exact_text.words import MAX_VOCABULARY_WORDS, may_cut, vocabulary_words
+from ais_bench_prefix_cache.exact_text.words import MAX_VOCABULARY_WORDS, cuts, vocabulary_words
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MAX_ATTEMPTS = 64
 """How often an unproven prompt, or row, is corrected before it is refused or left out."""
 ROWS_CHECKED_AT_ONCE = 512
+MOST_CHARACTERS_OF_A_BEGINNING = 8
 
 
 class UnlikeRow(Exception):
@@ -73,10 +74,7 @@ def _unlike_rows(rows: EncodedRows, tokenizer: PromptTokenizer, known: int) -> d
 def collect_fillers(table: WordTable, tokenizer: PromptTokenizer, cleaner: TextCleaner) -> Fillers:
     """The words of the corpus and beginnings of its long words, and the vocabulary's where those do not suffice."""
     long_words = [table.texts[number] for number in table.usable() if table.counts[number] > 4][:1024]
-    beginnings = [
-        word[:position] for word in long_words for position in range(1, min(9, len(word))) if may_cut(word, position)
-    ]
-    table.add(beginnings)
+    table.add(word[:cut] for word in long_words for cut in cuts(word) if cut <= MOST_CHARACTERS_OF_A_BEGINNING)
     fillers = Fillers(table, table.usable())
     if not fillers.has(1):
         table.add(vocabulary_words(tokenizer, cleaner, common=True, most=MAX_VOCABULARY_WORDS))

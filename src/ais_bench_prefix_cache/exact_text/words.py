@@ -7,9 +7,11 @@ A prompt is words joined by single spaces. :class:`TextCleaner` takes out of a r
 from __future__ import annotations
 
 import re
-import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
+
+import regex
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
@@ -28,42 +30,18 @@ MAX_VOCABULARY_WORDS = 2048
 # Controls, surrogates, non-characters, the replacement character and byte-order mark, SentencePiece's metaspace, and
 # braces: AISBench fills `{name}` in a prompt as a template.
 _NEVER = "\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffc-\uffff\ufeff▁{}"
-# Characters that join what stands before or after them although their category does not say so.
-_EXTENDERS = frozenset("\u200c\u200d\u0e33\u0eb3\uff9e\uff9f")
 _SENTENCE_MARKS = frozenset("。！？；，、：.!?;,:…")
 
 
-def joins_to_previous(character: str) -> bool:
-    """Whether the character continues the grapheme before it (Unicode's Extend, SpacingMark, ZWJ)."""
-    return (
-        unicodedata.category(character)[0] == "M"
-        or character in _EXTENDERS
-        or "\U0001f3fb" <= character <= "\U0001f3ff"
-        or "\U000e0020" <= character <= "\U000e007f"
-    )
+# What belongs together: graphemes, and those that a format character (a joiner, a soft hyphen) stands between.
+_TOGETHER = regex.compile(r"\X(?:(?<=\p{Cf})\X|(?=\p{Cf})\X)*+")
+# What would combine with the space before a word, or after it.
+_LOOSE_JOINERS = regex.compile(r"^[\p{M}\p{Cf}\p{GCB=Extend}\p{GCB=SpacingMark}]+|\p{Cf}+$")
 
 
-def joins_to_next(character: str) -> bool:
-    """Whether the character pulls the next one into its grapheme (joiners and format characters)."""
-    return unicodedata.category(character) == "Cf"
-
-
-def _is_regional_indicator(character: str) -> bool:
-    return "\U0001f1e6" <= character <= "\U0001f1ff"
-
-
-def may_cut(word: str, position: int) -> bool:
-    """Whether dividing the word at ``position`` leaves whole graphemes on both sides."""
-    before, after = word[position - 1], word[position]
-    if joins_to_previous(after) or joins_to_next(before) or joins_to_next(after):
-        return False
-    if _is_regional_indicator(before) and _is_regional_indicator(after):
-        start = position
-        while start and _is_regional_indicator(word[start - 1]):
-            start -= 1
-        return (position - start) % 2 == 0
-    # Conjoining Hangul letters make one syllable.
-    return not ("\u1100" <= before <= "\u11ff" and "\u1160" <= after <= "\u11ff")
+def cuts(word: str) -> list[int]:
+    """The places, in characters, at which a word may be divided so that whole graphemes lie on both sides."""
+    return [match.end() for match in _TOGETHER.finditer(word)][:-1]
 
 
 class TextCleaner:
@@ -95,7 +73,7 @@ class TextCleaner:
             if len(max(words, key=len, default="")) <= MAX_WORD_CHARACTERS:
                 return words
             return [part for word in words for part in _divide(word)]
-        return [part for word in text.split() for part in _divide(_trim_joiners(word))]
+        return [part for word in text.split() for part in _divide(_LOOSE_JOINERS.sub("", word))]
 
     def keeps(self, word: str) -> bool:
         """Whether a word is still one word without added tokens after the tokenizer's normalizer."""
@@ -218,31 +196,28 @@ def _any_of(fragments: Iterable[str], characters: str) -> re.Pattern[str]:
     return re.compile(f"[{characters}]|(?=[{first}])(?:{'|'.join(re.escape(text) for text in longest_first)})")
 
 
-def _trim_joiners(word: str) -> str:
-    """The word without joiners and marks that would combine with the space before or after it."""
-    start, end = 0, len(word)
-    while start < end and (joins_to_previous(word[start]) or joins_to_next(word[start])):
-        start += 1
-    while end > start and joins_to_next(word[end - 1]):
-        end -= 1
-    return word[start:end]
-
-
 def _divide(word: str) -> list[str]:
-    """Parts of at most :data:`MAX_WORD_CHARACTERS`, cut between graphemes, after punctuation if possible."""
+    """Parts of at most :data:`MAX_WORD_CHARACTERS`, cut between graphemes, after punctuation if possible.
+
+    One grapheme of more characters is left out.
+    """
+    if len(word) <= MAX_WORD_CHARACTERS:
+        return [word] if word else []
     parts: list[str] = []
-    while len(word) > MAX_WORD_CHARACTERS:
-        positions = [p for p in range(1, MAX_WORD_CHARACTERS + 1) if may_cut(word, p)]
-        if not positions:
-            # One grapheme of more than 64 characters: leave it out.
-            end = next((p for p in range(MAX_WORD_CHARACTERS, len(word)) if may_cut(word, p)), len(word))
-            word = word[end:]
+    start = 0
+    places = [*cuts(word), len(word)]
+    while len(word) - start > MAX_WORD_CHARACTERS:
+        first = bisect_right(places, start)
+        near = places[first : bisect_right(places, start + MAX_WORD_CHARACTERS)]
+        if not near:
+            start = places[first]
             continue
-        after_marks = [p for p in positions if p > MAX_WORD_CHARACTERS // 4 and word[p - 1] in _SENTENCE_MARKS]
-        cut = (after_marks or positions)[-1]
-        parts.append(word[:cut])
-        word = word[cut:]
-    return [*parts, word] if word else parts
+        least = start + MAX_WORD_CHARACTERS // 4
+        after_marks = [place for place in near if place > least and word[place - 1] in _SENTENCE_MARKS]
+        cut = (after_marks or near)[-1]
+        parts.append(word[start:cut])
+        start = cut
+    return [*parts, word[start:]] if start < len(word) else parts
 
 
 def vocabulary_words(
