@@ -5,11 +5,13 @@
 #   make typecheck            mypy, of the source and the tests
 #   make test                 lint, types and all tests that need no real server
 #   make test-real            the tests against real servers on the CPU
-#   make test-versions        unit and golden tests with the oldest and newest Python, numpy and transformers
+#   make test-versions        what needs no AISBench, with the oldest and the newest Python and libraries (OLDEST=, NEWEST=)
 #   make bench                benchmarks; results are printed as ratios
 # docs/contributing.md says how long each takes.
 
 PYTHON ?= python3
+OLDEST ?= python3.10
+NEWEST ?= python3.13
 VENV := .venv
 VLLM_VENV := .venv-vllm
 CHECK_VENV := .venv-check
@@ -17,7 +19,7 @@ RUN := $(VENV)/bin/python
 CHECK_RUN := $(CHECK_VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo lint typecheck check test test-real test-versions bench clean
+.PHONY: install demo lint typecheck check test test-real test-versions test-oldest test-newest bench clean
 
 install: $(INSTALLED)
 
@@ -51,8 +53,29 @@ $(CHECK_VENV)/.installed: pyproject.toml constraints.txt
 check: $(CHECK_VENV)/.installed
 	@test -d "tests/unit/$(ROOM)" || { echo "name a room: make check ROOM=$$(ls tests/unit | grep -v '[._]' | paste -sd '|')"; exit 2; }
 	$(CHECK_RUN) -m ruff check src/ais_bench_prefix_cache/$(ROOM) tests/unit/$(ROOM)
-	$(CHECK_RUN) -m mypy src/ais_bench_prefix_cache/$(ROOM) tests/unit/$(ROOM)
+	$(CHECK_RUN) -m mypy --cache-dir $(CHECK_VENV)/mypy src/ais_bench_prefix_cache/$(ROOM) tests/unit/$(ROOM)
 	$(CHECK_RUN) -m pytest -q -m "not aisbench" -n 2 tests/unit/$(ROOM)
+
+# The parts of the suite that need neither AISBench nor a real server.
+WITHOUT_AISBENCH := -m "not aisbench and not real" tests/unit tests/golden tests/property
+
+.venv-oldest/.installed: pyproject.toml tests/versions/oldest.txt
+	$(OLDEST) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install -q --disable-pip-version-check -c tests/versions/oldest.txt -e '.[dev]'
+	touch $@
+
+test-oldest: .venv-oldest/.installed
+	.venv-oldest/bin/python -m pytest -q -n 2 $(WITHOUT_AISBENCH)
+
+.venv-newest/.installed: pyproject.toml
+	$(NEWEST) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install -q --disable-pip-version-check --upgrade --upgrade-strategy eager -e '.[dev]'
+	touch $@
+
+test-newest: .venv-newest/.installed
+	.venv-newest/bin/python -m pytest -q -n 2 $(WITHOUT_AISBENCH)
+
+test-versions: test-oldest test-newest
 
 $(VLLM_VENV)/.installed: tests/real/install_vllm.py tests/real/vllm_constraints.txt
 	$(PYTHON) tests/real/install_vllm.py $(VLLM_VENV)
@@ -65,4 +88,4 @@ bench: $(INSTALLED)
 	$(RUN) -m tests.benchmarks.run_all
 
 clean:
-	rm -rf $(VENV) $(CHECK_VENV) $(VLLM_VENV)
+	rm -rf $(VENV) $(CHECK_VENV) $(VLLM_VENV) .venv-oldest .venv-newest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import re
 import sys
@@ -29,6 +30,7 @@ PROGRAM = "ais-bench-prefix-cache"
 DEBUG_VARIABLE = "AISBENCH_PREFIX_CACHE_DEBUG"
 
 COMMANDS = {
+    "init": "write a Scenario from what a running server tells of itself",
     "inspect": "preview a Scenario: reachable hit rates, groups, lengths, routes",
     "prepare": "make the data set of a Scenario: requests, manifest, theoretical analysis",
     "validate": "prove that the files of a data set are intact",
@@ -96,6 +98,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code; never lets a traceback out."""
+    _never_fail_to_write()
     words = sys.argv[1:] if argv is None else argv
     try:
         # What comes before a command (--help, --version, a mistake) ends the program in the tree without options.
@@ -109,6 +112,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         _say("interrupted")
         return EXIT_INTERRUPTED
     return _execute(arguments)
+
+
+def _never_fail_to_write() -> None:
+    """A terminal or pipe that is not UTF-8 gets ``?`` for a character that it does not have, instead of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _execute(arguments: argparse.Namespace) -> int:

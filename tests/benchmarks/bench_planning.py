@@ -20,7 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "doubles"))
 
 from tests.doubles.cold_cases import BLOCK, ColdCase, distances, optimal_distance, seeded_cases
-from tests.doubles.plan_scenarios import make_scenario
+from tests.doubles.scenarios import make_scenario
 
 from ais_bench_prefix_cache.planning.cold_beam import search_plan
 from ais_bench_prefix_cache.planning.cold_lanes import plan_lanes

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ais_bench_prefix_cache.aisbench.config_rendering import TEXT_TEMPLATE
+from ais_bench_prefix_cache.aisbench.config_rendering import TEMPLATES
 
 
 def test_the_example_template_is_the_built_in_one(project_root):
-    assert (project_root / "config_examples" / "prefix_cache_perf.py").read_bytes() == TEXT_TEMPLATE.read_bytes()
+    assert (project_root / "config_examples" / "prefix_cache_perf.py").read_bytes() == (
+        TEMPLATES / "prefix_cache_perf.py"
+    ).read_bytes()

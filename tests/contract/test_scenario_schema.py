@@ -14,7 +14,8 @@ from jsonschema import Draft202012Validator
 from ais_bench_prefix_cache.scenario import schema_problems
 from ais_bench_prefix_cache.scenario.schema import scenario_schema
 
-STRUCTURE = {"$schema", "$id", "$defs", "$ref", "title", "description", "default", "x-ours", "x-allowed", "x-path"}
+STRUCTURE = {"$schema", "$id", "$defs", "$ref", "title", "description", "default"}
+STRUCTURE |= {"x-ours", "x-allowed", "x-path", "x-also-called"}
 STRUCTURE |= {"properties", "patternProperties", "items", "oneOf"}
 
 

@@ -1,4 +1,4 @@
-"""Plans, corpora and tokenizers by hand, for tests of what makes prompts."""
+"""Corpora, tokenizers and requests by hand, for tests of what makes prompts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from ais_bench_prefix_cache.exact_text.corpus import Corpus, load_corpus
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
-from ais_bench_prefix_cache.planning.plan import Plan, Reachability, Trajectory
 from ais_bench_prefix_cache.scenario.model import CorpusSelection, TokenizerConfig
 
 
@@ -23,45 +20,6 @@ def scenario(random_seed: int = 42, selection: CorpusSelection | None = None) ->
         run=SimpleNamespace(random_seed=random_seed),
         corpus=SimpleNamespace(selection=selection or CorpusSelection("random")),
         prefix_cache=SimpleNamespace(groups=SimpleNamespace(overrides={})),
-    )
-
-
-def plan_of(
-    requests: Sequence[tuple[int, int, int]], *, block: int, seed_blocks: int = 1, mode: str = "warmup"
-) -> Plan:
-    """A plan from ``(group, input tokens, shared blocks)`` of each request."""
-    count, groups = len(requests), max(group for group, _, _ in requests) + 1
-    shared = np.array([blocks * block for _, _, blocks in requests], dtype=np.int64)
-    group = np.array([group for group, _, _ in requests], dtype=np.int32)
-    lengths = np.array([tokens for _, tokens, _ in requests], dtype=np.int64)
-    canonical = np.array([shared[group == g].max(initial=0) for g in range(groups)], dtype=np.int64)
-    zero = np.zeros(count, dtype=np.int64)
-    reach = Reachability(int(lengths.sum()), 0, int(shared.sum()))
-    return Plan(
-        mode=mode,  # type: ignore[arg-type]
-        block_size=block,
-        seed_tokens=seed_blocks * block,
-        minimum_non_shared_tokens=seed_blocks * block,
-        dp_size=1,
-        group_count=groups,
-        generation_index=np.arange(count, dtype=np.int64),
-        group=group,
-        occurrence_in_group=zero,
-        dp_rank=zero.astype(np.int32),
-        lane_sequence=zero,
-        input_tokens=lengths,
-        max_tokens=zero + 8,
-        shared_prefix_tokens=shared,
-        hit_tokens=shared,
-        watermark_before=shared,
-        watermark_after=shared,
-        canonical_prefix_tokens=canonical,
-        max_shared_prefix_tokens=canonical,
-        requested_target_hit_rate=0.5,
-        effective_hit_tokens=int(shared.sum()),
-        reachability=reach,
-        group_reachability=(reach,) * groups,
-        trajectory=Trajectory("warmup", "PASS"),
     )
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.doubles.text_data_sets import write_prompts
 
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
-from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
 from ais_bench_prefix_cache.datasets.text.prompt_set import BuiltPrompt, CanonicalPrefix, WarmupPrompt
 from ais_bench_prefix_cache.exact_text.token_digests import token_ids_sha256
 from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
@@ -93,13 +93,12 @@ def prepare_words(scenario_path: Path) -> RunPaths:
     plan = plan_scenario(scenario)
     tokenizer = load_tokenizer(scenario.tokenizer)
     paths = RunPaths.create(scenario.run.output_dir, scenario.run.run_id, datetime.now())
-    write_data_set(
+    write_prompts(
         scenario,
         paths,
-        plan=plan,
-        prompts=OneTokenWords(plan, tokenizer),
-        corpus_sha256=hashlib.sha256(scenario.corpus.path.read_bytes()).hexdigest(),
-        tokenizer=tokenizer.identity(),
-        replace=False,
+        plan,
+        OneTokenWords(plan, tokenizer),
+        hashlib.sha256(scenario.corpus.path.read_bytes()).hexdigest(),
+        tokenizer.identity(),
     )
     return paths

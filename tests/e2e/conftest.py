@@ -217,7 +217,7 @@ class PreparedRun:
 @pytest.fixture
 def prepare_rows(tmp_path: Any, deepseek_tokenizer_dir: Any) -> Callable[..., Any]:
     """``prepare_rows(rows, url, **aisbench.model)`` writes the files and returns the job to run them."""
-    from ais_bench_prefix_cache.aisbench.config_rendering import TEXT_TEMPLATE
+    from ais_bench_prefix_cache.aisbench.config_rendering import TEMPLATES
     from ais_bench_prefix_cache.aisbench.job import AISBenchJob
     from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
 
@@ -271,7 +271,7 @@ def prepare_rows(tmp_path: Any, deepseek_tokenizer_dir: Any) -> Callable[..., An
             manifest_path=run.manifest,
             rows_path=run.full,
             index=RequestIndex.of_file(run.full, "max_tokens"),
-            template_path=changes.pop("template_path", TEXT_TEMPLATE),
+            template_path=changes.pop("template_path", TEMPLATES / "prefix_cache_perf.py"),
             work_dir=tmp_path / "aisbench results",
             config=manifest["effective_config"],
             log_path=tmp_path / "aisbench.log",

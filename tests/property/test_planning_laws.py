@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.doubles.cold_cases import BLOCK, ColdCase, cold_case, distances
-from tests.doubles.plan_scenarios import make_scenario
+from tests.doubles.scenarios import make_scenario
 
 from ais_bench_prefix_cache.planning.allocation import allocate_warm
 from ais_bench_prefix_cache.planning.cold_beam import beam_is_affordable, search_plan

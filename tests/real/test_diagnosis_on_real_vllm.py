@@ -52,7 +52,7 @@ def evidence(judged: Any, code: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "code", "text"),
     [
-        ({"tokenizer": {"block_size": 16}}, "WRONG_BLOCK_SIZE", "caches in blocks of 32 tokens, not of 16"),
+        ({"tokenizer": {"block_size": 16}}, "WRONG_BLOCK_SIZE", "prompts hit as with blocks of 32"),
         ({"service": {"model": "large"}}, "MODEL_NOT_SERVED", "the model 'large' is not served (allowed: tiny)"),
         ({"service": {"api_key": ""}}, "UNAUTHORIZED", "(service.api_key is not configured)"),
         ({"service": {"api_key": "sk-wrong"}}, "UNAUTHORIZED", "(service.api_key was sent)"),

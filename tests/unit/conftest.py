@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
-import numpy as np
 import pytest
+from tests.doubles.text_data_sets import write_prompts
 
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
-from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
 from ais_bench_prefix_cache.datasets.text.prompt_set import BuiltPrompt, CanonicalPrefix, WarmupPrompt
-from ais_bench_prefix_cache.planning.plan import Plan, Reachability, Trajectory
-from ais_bench_prefix_cache.scenario.model import (
-    AisbenchConfig,
-    AisbenchDatasetConfig,
-    AisbenchModelConfig,
-    CorpusConfig,
-    CorpusSelection,
-    FixedLength,
-    GroupAssignment,
-    GroupsConfig,
-    PrefixCacheConfig,
-    RequestsConfig,
-    RunConfig,
-    Scenario,
-    ServiceConfig,
-    TokenizerConfig,
-    ValidationConfig,
-)
+from ais_bench_prefix_cache.planning.plan import Plan
+from ais_bench_prefix_cache.planning.planner import plan_scenario
+from ais_bench_prefix_cache.scenario.loading import load_scenario
+from ais_bench_prefix_cache.scenario.model import Scenario
 
 BLOCK = 4
 GROUPS = 2
@@ -66,6 +52,7 @@ class WordPrompts:
                 shared_prefix_tokens=int(plan.canonical_prefix_tokens[group]),
             )
             for group in range(plan.group_count)
+            if plan.canonical_prefix_tokens[group]
         )
 
     def __len__(self) -> int:
@@ -88,105 +75,30 @@ class WordPrompts:
             )
 
 
-def hand_made_plan(mode: str, count: int = 12) -> Plan:
-    """Two groups that take turns; every request shares as much as it may."""
-    number = np.arange(count)
-    group = (number % GROUPS).astype(np.int32)
-    occurrence = number // GROUPS
-    inputs = 16 + 5 * (number % 4) + occurrence
-    capacity = (inputs - BLOCK) // BLOCK * BLOCK
-    rank = np.full(count, -1) if mode == "warmup" else occurrence % RANKS
-    lane = np.full(count, -1) if mode == "warmup" else occurrence // RANKS
-    canonical = np.array([capacity[group == each].max() for each in range(GROUPS)])
-    before, after, best = np.zeros(count, int), np.zeros(count, int), np.zeros(count, int)
-    watermark: dict[tuple[int, int], int] = {}
-    for index in range(count):
-        key = (int(group[index]), int(rank[index]))
-        held = int(canonical[group[index]]) if mode == "warmup" else watermark.get(key, 0)
-        before[index], after[index] = held, max(held, capacity[index])
-        best[index] = min(held, capacity[index])
-        watermark[key] = after[index]
-    reach = [
-        Reachability(int(inputs[group == each].sum()), 0, int(best[group == each].sum())) for each in range(GROUPS)
-    ]
-    total = int(best.sum())
-    return Plan(
-        mode=mode,  # type: ignore[arg-type]
-        block_size=BLOCK,
-        seed_tokens=BLOCK,
-        minimum_non_shared_tokens=BLOCK,
-        dp_size=RANKS,
-        group_count=GROUPS,
-        generation_index=number,
-        group=group,
-        occurrence_in_group=occurrence,
-        dp_rank=rank.astype(np.int32),
-        lane_sequence=lane,
-        input_tokens=inputs,
-        max_tokens=8 + number % 3,
-        shared_prefix_tokens=capacity,
-        hit_tokens=best,
-        watermark_before=before,
-        watermark_after=after,
-        canonical_prefix_tokens=canonical,
-        max_shared_prefix_tokens=canonical,
-        requested_target_hit_rate=total / int(inputs.sum()),
-        effective_hit_tokens=total,
-        reachability=Reachability(int(inputs.sum()), 0, total),
-        group_reachability=tuple(reach),
-        trajectory=Trajectory(path="warmup" if mode == "warmup" else "beam", status="PASS"),
-    )
-
-
-def hand_made_scenario(plan: Plan, directory: Path, output_key: str | None) -> Scenario:
-    lengths = RequestsConfig(len(plan), FixedLength(16), FixedLength(8))
-    selection = CorpusSelection("random")
-    target = plan.requested_target_hit_rate
-    return Scenario(
-        path=directory / "scenario.json",
-        sha256=digest("scenario"),
-        schema_version="1.0",
-        run=RunConfig("small", 42, directory / "out", False),
-        tokenizer=TokenizerConfig("/tokenizers/words", BLOCK, None, False),
-        corpus=CorpusConfig(directory / "corpus.jsonl", "question", selection),
-        requests=lengths,
-        output_key=output_key,  # type: ignore[arg-type]
-        prefix_cache=PrefixCacheConfig(
-            plan.mode, target, 1, BLOCK, GroupsConfig(GROUPS, GroupAssignment("uniform")), "interleave"
-        ),
-        service=ServiceConfig((), (), (), "m", RANKS, False, {}, 30.0, 5.0),
-        validation=ValidationConfig(1.0, 5.0),
-        aisbench=AisbenchConfig(
-            None,
-            directory,
-            {},
-            AisbenchDatasetConfig(None, (), "answer", "{question}", "BOT"),
-            AisbenchModelConfig(None, "service", True, 1, 2, 1, {}),
-        ),
-        multimodal=None,
-        effective={
-            "schema_version": "1.0",
-            "run": {"run_id": "small", "random_seed": 42, "output_dir": str(directory / "out"), "overwrite": False},
-            "tokenizer": {
-                "path": "/tokenizers/words",
-                "block_size": BLOCK,
-                "revision": None,
-                "trust_remote_code": False,
-            },
-            "corpus": {"path": str(directory / "corpus.jsonl"), "field": "question"},
-            "requests": {"count": len(plan)},
-            "output": {"output_key": output_key},
-            "prefix_cache": {
-                "mode": plan.mode,
-                "target_hit_rate": target,
-                "seed_blocks": 1,
-                "minimum_non_shared_length": BLOCK,
-                "groups": {"count": GROUPS},
-            },
-            "service": {"dp_size": RANKS, "api_key_configured": False},
-            "validation": {"target_warning_pp": 1.0, "actual_warning_pp": 5.0},
+def small_scenario(directory: Path, mode: str, output_key: str | None, count: int = 12) -> Scenario:
+    """Two groups that take turns, on two ranks, with lengths that differ."""
+    lengths = [16 + 5 * (number // 2 % 4) + number // 2 for number in range(count)]
+    document = {
+        "run": {"run_id": "small", "random_seed": 42, "output_dir": str(directory / "out")},
+        "tokenizer": {"path": "/tokenizers/words", "block_size": BLOCK},
+        "corpus": {"path": str(directory / "corpus.jsonl")},
+        "requests": {
+            "count": count,
+            "input_length": {"mode": "explicit", "values": lengths},
+            "output_length": {"mode": "uniform", "min": 8, "max": 10},
         },
-    )
+        "output": {"output_key": output_key},
+        "prefix_cache": {
+            "mode": mode,
+            "target_hit_rate": 0.4,
+            "groups": {"count": GROUPS},
+            "order": {"strategy": "interleave"},
+        },
+        "service": {"dp_size": RANKS},
+    }
+    path = directory / "scenario.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return load_scenario(path)
 
 
 TOKENIZER = {
@@ -206,18 +118,10 @@ def make_data_set(tmp_path: Path) -> MakeDataSet:
     """``make_data_set(mode, output_key=None)`` writes a data set below ``tmp_path`` and returns its paths."""
 
     def make(mode: str, output_key: str | None = None, directory: Path = tmp_path) -> RunPaths:
-        plan = hand_made_plan(mode)
-        scenario = hand_made_scenario(plan, directory, output_key)
+        scenario = small_scenario(directory, mode, output_key)
+        plan = plan_scenario(scenario)
         paths = RunPaths.create(scenario.run.output_dir, scenario.run.run_id, NOW)
-        write_data_set(
-            scenario,
-            paths,
-            plan=plan,
-            prompts=WordPrompts(plan),
-            corpus_sha256=digest("corpus"),
-            tokenizer=TOKENIZER,
-            replace=False,
-        )
+        write_prompts(scenario, paths, plan, WordPrompts(plan), digest("corpus"), TOKENIZER)
         return paths
 
     return make

@@ -25,9 +25,7 @@ from ais_bench_prefix_cache.aisbench.job import AISBenchJob
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, Problem
 
-_TEMPLATES = Path(__file__).parent / "templates"
-TEXT_TEMPLATE = _TEMPLATES / "prefix_cache_perf.py"
-IMAGE_TEMPLATE = _TEMPLATES / "multimodal_perf.py"
+TEMPLATES = Path(__file__).parent / "templates"
 _ADAPTERS = "ais_bench_prefix_cache.aisbench.adapters"
 _OUR_DATASET = f"{_ADAPTERS}.dataset.PrefixCacheDataset"
 _OUR_INFERENCER = f"{_ADAPTERS}.inferencer.PrefixCacheInferencer"

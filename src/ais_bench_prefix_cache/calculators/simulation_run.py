@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ais_bench_prefix_cache.calculators.simulation import Simulation
+from ais_bench_prefix_cache.datasets.format.manifest import read_manifest
 from ais_bench_prefix_cache.datasets.format.writing import FileSet
-from ais_bench_prefix_cache.datasets.text.manifest import read_manifest
 from ais_bench_prefix_cache.datasets.traces.mooncake import MooncakeRows
 from ais_bench_prefix_cache.datasets.traces.reading import TraceFields, TraceRow, read_trace
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer

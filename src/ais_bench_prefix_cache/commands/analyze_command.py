@@ -47,9 +47,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
     from ais_bench_prefix_cache.commands.console import note, print_json, run_log, warn
     from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+    from ais_bench_prefix_cache.datasets.format.rows import read_rows
     from ais_bench_prefix_cache.datasets.format.writing import claimed, update_analysis
     from ais_bench_prefix_cache.datasets.kinds import verify_data_set
-    from ais_bench_prefix_cache.datasets.text.rows import read_full_rows
     from ais_bench_prefix_cache.foundation.errors import ArtifactError, SnapshotError
     from ais_bench_prefix_cache.scenario.effective import service_from_effective, validation_from_effective
 
@@ -69,7 +69,7 @@ def execute(arguments: argparse.Namespace) -> int:
         log.info("analyze: %s rows verified; baseline %s, after %s", data_set.rows, baseline.names, after.names)
         effective = data_set.manifest["effective_config"]
         service, validation = service_from_effective(effective), validation_from_effective(effective)
-        images = data_set.manifest["benchmark_mode"] == "mm"
+        images = not data_set.kind.hits_are_known
         try:
             if images:
                 document = analyze_image_run(
@@ -88,7 +88,7 @@ def execute(arguments: argparse.Namespace) -> int:
                     service=service,
                     validation=validation,
                     status="analyzed",
-                    columns=RequestColumns.from_rows(read_full_rows(data_set.paths.full)),
+                    columns=RequestColumns.from_rows(read_rows(data_set.paths.full)),
                 )
         except SnapshotError as error:
             if images:

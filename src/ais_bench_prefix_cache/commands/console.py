@@ -17,7 +17,8 @@ LOGGER_NAME = "ais_bench_prefix_cache"
 
 def print_json(document: Mapping[str, Any], *, indent: int | None = 2) -> None:
     """Write one JSON document to stdout, readable by people who read Chinese, too."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=indent, allow_nan=False) + "\n")
+    is_utf8 = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
+    sys.stdout.write(json.dumps(document, ensure_ascii=not is_utf8, indent=indent, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 

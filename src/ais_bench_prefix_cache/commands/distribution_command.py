@@ -126,8 +126,10 @@ def execute(arguments: argparse.Namespace) -> int:
 def _generate(arguments: argparse.Namespace, inputs: InputLengths, outputs: OutputLengths) -> int:
     from ais_bench_prefix_cache.commands.console import note, print_json, progress
     from ais_bench_prefix_cache.datasets.copies.copied_prompts import CopiedPrompts
-    from ais_bench_prefix_cache.datasets.copies.distribution_files import claim_names, write_distribution
+    from ais_bench_prefix_cache.datasets.copies.copy_paths import claim_names
+    from ais_bench_prefix_cache.datasets.copies.kind import KIND, copy_content, copy_origin
     from ais_bench_prefix_cache.datasets.copies.request_lengths import input_column, output_column
+    from ais_bench_prefix_cache.datasets.format.engine import write_data_set
     from ais_bench_prefix_cache.datasets.format.writing import PARTIAL_SUFFIX
     from ais_bench_prefix_cache.exact_text.corpus import load_corpus
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
@@ -151,15 +153,14 @@ def _generate(arguments: argparse.Namespace, inputs: InputLengths, outputs: Outp
         seed=arguments.seed,
     )
     paths = claim_names(arguments.output)
+    effective = _effective_config(arguments, inputs, outputs, config)
     try:
-        manifest = write_distribution(
-            prompts,
-            max_tokens,
+        manifest, _ = write_data_set(
+            KIND,
             paths,
-            rate=arguments.repeat_rate,
-            effective_config=_effective_config(arguments, inputs, outputs, config),
-            corpus_sha256=corpus.sha256,
-            tokenizer=tokenizer.identity(),
+            copy_content(prompts, max_tokens, effective, paths.origins),
+            copy_origin(effective, corpus.sha256, tokenizer.identity()),
+            replace=False,
             progress=lambda rows: progress(rows, total=len(prompts), label="Generate prompts"),
         )
     finally:

@@ -20,12 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``inspect``; returns the exit code."""
-    from ais_bench_prefix_cache.commands.capacity_check import capacity_warnings
     from ais_bench_prefix_cache.commands.console import print_json, run_log, warn
+    from ais_bench_prefix_cache.datasets.format.manifest import inspected_manifest
     from ais_bench_prefix_cache.datasets.format.paths import RunPaths
     from ais_bench_prefix_cache.datasets.format.writing import write_document
-    from ais_bench_prefix_cache.datasets.text.manifest import inspected_manifest
-    from ais_bench_prefix_cache.datasets.text.theory import target_warnings, theory_of_plan
+    from ais_bench_prefix_cache.datasets.text.kind import plan_warnings
     from ais_bench_prefix_cache.planning.planner import plan_scenario
     from ais_bench_prefix_cache.planning.summary import inspect_summary
     from ais_bench_prefix_cache.scenario.loading import load_scenario
@@ -33,8 +32,7 @@ def execute(arguments: argparse.Namespace) -> int:
     scenario = load_scenario(arguments.scenario)
     plan = plan_scenario(scenario)
     summary = inspect_summary(scenario, plan)
-    warnings = target_warnings(theory_of_plan(plan), summary["trajectory"], scenario.validation.target_warning_pp)
-    warnings += capacity_warnings(scenario, plan)
+    warnings = plan_warnings(scenario, plan)
     summary["warnings"] = warnings
     paths = RunPaths.create(scenario.run.output_dir, scenario.run.run_id, datetime.now())
     with run_log(paths.log("inspect")) as log:

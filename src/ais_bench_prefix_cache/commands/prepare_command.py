@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.argument_types import positive_integer
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
-from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.datasets.kinds import PREPARED_KINDS
 
 if TYPE_CHECKING:
-    from logging import Logger
-
+    from ais_bench_prefix_cache.datasets.format.kind import Sources
     from ais_bench_prefix_cache.datasets.format.paths import RunPaths
-    from ais_bench_prefix_cache.datasets.text.assembly import VerifyMode
-    from ais_bench_prefix_cache.exact_text.corpus import Corpus
     from ais_bench_prefix_cache.foundation.errors import Problem
-    from ais_bench_prefix_cache.scenario.model import BenchmarkMode, Scenario
+    from ais_bench_prefix_cache.scenario.model import Scenario
 
 DESCRIPTION = (
     "Make the prompts of a Scenario, exact to the token, and write full.jsonl, requests.jsonl, analysis.json and, "
@@ -35,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``prepare``."""
     parser.add_argument(
         "--mode",
-        choices=("text", "mm", "trace"),
+        choices=PREPARED_KINDS,
         required=True,
         help="text prompts, multimodal requests with images, or prompts that share what a trace shares",
     )
@@ -67,199 +63,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``prepare``; returns the exit code."""
-    from ais_bench_prefix_cache.commands.console import print_json
-    from ais_bench_prefix_cache.foundation.errors import PrefixCacheError
+    from ais_bench_prefix_cache.commands.console import print_json, progress, run_log, warn
+    from ais_bench_prefix_cache.datasets.format.engine import write_data_set
+    from ais_bench_prefix_cache.datasets.format.kind import Preparation
+    from ais_bench_prefix_cache.datasets.format.manifest import scenario_origin
+    from ais_bench_prefix_cache.datasets.kinds import kind_named
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
-    benchmark_mode: BenchmarkMode = "mm" if arguments.mode == "mm" else "text"
-    if arguments.mode == "trace" and arguments.trace is None:
-        raise PrefixCacheError.of(Code.WRONG_OPTION, "--trace", "is needed with --mode trace")
-    scenario = load_scenario(arguments.scenario, benchmark_mode=benchmark_mode)
+    kind = kind_named(arguments.mode)
+    scenario = load_scenario(arguments.scenario, rules=kind.scenario_rules)
+    loaded: list[Sources] = []
+
+    def load(*further: Callable[[], object]) -> Sources:
+        loaded.append(_load_sources(scenario, *further))
+        return loaded[-1]
+
+    check_whole = arguments.verify == "full"
+    preparation = Preparation(scenario, load, check_whole, arguments.trace, arguments.trace_block_size)
+    content = kind.prepare(preparation)
+    (sources,) = loaded
     replace = arguments.overwrite or scenario.run.overwrite
-    if arguments.mode == "mm":
-        report = _prepare_images(scenario, replace=replace)
-    elif arguments.mode == "trace":
-        report = _prepare_trace(
-            scenario, arguments.trace, arguments.trace_block_size, replace=replace, verify=arguments.verify
+    # What is refused before the first prompt has been: only now does a directory come into being.
+    with _directory(scenario, kind.name, replace=replace) as paths, run_log(paths.log("prepare")) as log:
+        log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
+        log.info("corpus %s sha256 %s, %d rows", sources.corpus.path, sources.corpus.sha256, len(sources.corpus))
+        log.info("tokenizer %s", sources.tokenizer.identity())
+        for text in content.notes:
+            log.info("%s", text)
+        manifest, analysis = write_data_set(
+            kind,
+            paths,
+            content,
+            scenario_origin(scenario, paths, sources.corpus.sha256, sources.tokenizer.identity(), kind.tokenizer_keys),
+            replace=replace,
+            progress=lambda rows: progress(rows, total=content.count, label="Generate prompts"),
         )
-    else:
-        report = _prepare_text(scenario, replace=replace, verify=arguments.verify)
-    print_json(report, indent=None)
+        for warning in analysis["warnings"]:
+            log.warning("%s %s", warning["code"], warning["message"])
+            warn(warning)
+        log.info("%d requests, wrote %s", content.count, paths.manifest)
+    report = kind.report(paths, manifest)
+    files = {"manifest": paths.manifest, "analysis": paths.analysis, "log": paths.log("prepare")}
+    print_json({**report, **{key: str(path) for key, path in files.items()}}, indent=None)
     return 0
 
 
-def _prepare_text(scenario: Scenario, *, replace: bool, verify: VerifyMode) -> dict[str, Any]:
-    from ais_bench_prefix_cache.commands.capacity_check import capacity_warnings
-    from ais_bench_prefix_cache.commands.console import progress, run_log, warn
-    from ais_bench_prefix_cache.datasets.text.assembly import build_prompt_set
-    from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
+def _load_sources(scenario: Scenario, *further: Callable[[], object]) -> Sources:
+    """Corpus and tokenizer; ``further`` sources are loaded, too. Raises with the problems of all of them."""
+    from ais_bench_prefix_cache.datasets.format.kind import Sources
     from ais_bench_prefix_cache.exact_text.corpus import load_corpus
-    from ais_bench_prefix_cache.planning.planner import plan_scenario
 
-    plan = plan_scenario(scenario)
-    capacity = capacity_warnings(scenario, plan)
     with _all_problems_at_once() as collecting:
         with collecting():
             corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
         with collecting():
             tokenizer = load_quietly(scenario.tokenizer)
-    identity = tokenizer.identity()
-    prompts = build_prompt_set(scenario, plan, tokenizer, corpus, verify=verify)
-    # What is refused before the first prompt has been: only now does a directory come into being.
-    with _directory(scenario, "text", replace=replace) as paths, run_log(paths.log("prepare")) as log:
-        _log_sources(log, scenario, corpus, identity)
-        log.info("%d requests, planned by %s (%s)", len(plan), plan.trajectory.path, plan.trajectory.status)
-        analysis = write_data_set(
-            scenario,
-            paths,
-            plan=plan,
-            prompts=prompts,
-            corpus_sha256=corpus.sha256,
-            tokenizer=identity,
-            warnings=capacity,
-            replace=replace,
-            progress=lambda rows: progress(rows, total=len(plan), label="Generate prompts"),
-        )
-        for warning in analysis["warnings"]:
-            log.warning("%s %s", warning["code"], warning["message"])
-            warn(warning)
-        log.info("theoretical hit rate %.6f, wrote %s", analysis["theoretical_hit_rate"], paths.manifest)
-    return _paths(paths)
-
-
-def _prepare_images(scenario: Scenario, *, replace: bool) -> dict[str, Any]:
-    from ais_bench_prefix_cache.commands.console import progress, run_log, warn
-    from ais_bench_prefix_cache.datasets.images.data_set import write_image_data_set
-    from ais_bench_prefix_cache.datasets.images.image_scenarios import IMAGE_SCENARIOS
-    from ais_bench_prefix_cache.datasets.images.mmmu_parquet import find_image
-    from ais_bench_prefix_cache.datasets.images.plain_texts import PlainTexts
-    from ais_bench_prefix_cache.exact_text.corpus import load_corpus
-    from ais_bench_prefix_cache.scenario.model import FixedLength
-
-    requests, multimodal = scenario.requests, scenario.multimodal
-    assert multimodal is not None and multimodal.mmmu_parquet_dir is not None
-    assert isinstance(requests.input_length, FixedLength) and isinstance(requests.output_length, FixedLength)
-    (name,) = multimodal.scenarios
-    wanted = IMAGE_SCENARIOS[name]
-    with _all_problems_at_once() as collecting:
-        with collecting():
-            corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
-        with collecting():
-            tokenizer = load_quietly(scenario.tokenizer)
-        with collecting():
-            image, record = find_image(multimodal.mmmu_parquet_dir, wanted.width, wanted.height)
-    identity = tokenizer.identity()
-    texts = PlainTexts(
-        corpus,
-        scenario.corpus.selection,
-        tokenizer,
-        random_seed=scenario.run.random_seed,
-        tokens=requests.input_length.value,
-        count=requests.count,
-    )
-    # Everything that can be refused has been: only now does a directory come into being.
-    with _directory(scenario, "mm", replace=replace) as paths, run_log(paths.log("prepare")) as log:
-        _log_sources(log, scenario, corpus, identity)
-        log.info("image %s row %d %s", image.parquet_path, image.row_index, image.image_column)
-        for warning in record.warnings():
-            log.warning("%s %s", warning["code"], warning["message"])
-            warn(warning)
-        manifest = write_image_data_set(
-            scenario,
-            paths,
-            name=name,
-            image=image,
-            record=record,
-            texts=texts,
-            text_tokens=requests.input_length.value,
-            max_tokens=requests.output_length.value,
-            corpus_sha256=corpus.sha256,
-            tokenizer=identity,
-            replace=replace,
-            progress=lambda each: progress(each, total=requests.count, label="Generate texts"),
-        )
-        log.info("%d requests of %d images, wrote %s", requests.count, wanted.images, paths.manifest)
-    shown = manifest["datasets"][name]["image"]
-    return {
-        "ok": True,
-        "request_count": requests.count,
-        "text_tokens": requests.input_length.value,
-        "output_tokens": requests.output_length.value,
-        "datasets": {name: str(paths.image_requests(name))},
-        "selected_images": {
-            name: {
-                "size": [shown["width"], shown["height"]],
-                **{key: shown[key] for key in ("sample_id", "image_column", "parquet_path", "sha256")},
-            }
-        },
-        "manifest": str(paths.manifest),
-        "analysis": str(paths.analysis),
-        "log": str(paths.log("prepare")),
-    }
-
-
-def _log_sources(log: Logger, scenario: Scenario, corpus: Corpus, tokenizer: Mapping[str, Any]) -> None:
-    log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
-    log.info("corpus %s sha256 %s, %d rows", corpus.path, corpus.sha256, len(corpus))
-    log.info("tokenizer %s", tokenizer)
-
-
-def _prepare_trace(
-    scenario: Scenario, trace_path: Path, trace_block_size: int | None, *, replace: bool, verify: VerifyMode
-) -> dict[str, Any]:
-    from ais_bench_prefix_cache.commands.capacity_check import trace_capacity_warnings
-    from ais_bench_prefix_cache.commands.console import progress, run_log, warn
-    from ais_bench_prefix_cache.datasets.format.sources import file_sha256
-    from ais_bench_prefix_cache.datasets.traces.reading import check_block_trace, read_trace
-    from ais_bench_prefix_cache.datasets.traces.trace_data_set import write_trace_data_set
-    from ais_bench_prefix_cache.datasets.traces.trace_prompts import TracePrompts
-    from ais_bench_prefix_cache.exact_text.corpus import load_corpus
-
-    # The whole trace is read once before anything is written: nothing half-made, and a progress bar that knows its end.
-    block_size, count = check_block_trace(trace_path, trace_block_size)
-    with _all_problems_at_once() as collecting:
-        with collecting():
-            corpus = load_corpus(scenario.corpus.path, scenario.corpus.field)
-        with collecting():
-            tokenizer = load_quietly(scenario.tokenizer)
-    prompts = TracePrompts(
-        tokenizer,
-        corpus,
-        trace_block_size=block_size,
-        block_size=scenario.block_size,
-        check_each=verify == "full",
-    )
-    trace = {"path": str(trace_path.resolve()), "sha256": file_sha256(trace_path), "block_size": block_size}
-    with _directory(scenario, "trace", replace=replace) as paths, run_log(paths.log("prepare")) as log:
-        log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
-        log.info("trace %s", trace)
-        analysis = write_trace_data_set(
-            scenario,
-            paths,
-            read_trace(trace_path, trace_block_size=block_size),
-            prompts,
-            trace=trace,
-            corpus_sha256=corpus.sha256,
-            tokenizer=tokenizer.identity(),
-            replace=replace,
-            progress=lambda rows: progress(rows, total=count, label="Generate prompts"),
-            capacity_warnings=partial(trace_capacity_warnings, scenario),
-        )
-        for warning in analysis["warnings"]:
-            log.warning("%s %s", warning["code"], warning["message"])
-            warn(warning)
-        log.info("theoretical hit rate %.6f, wrote %s", analysis["theoretical_hit_rate"], paths.manifest)
-    return _paths(paths)
-
-
-def _paths(paths: RunPaths) -> dict[str, str]:
-    return {
-        "full": str(paths.full),
-        "requests": str(paths.requests),
-        "manifest": str(paths.manifest),
-        "analysis": str(paths.analysis),
-        "log": str(paths.log("prepare")),
-    }
+        for load in further:
+            with collecting():
+                load()
+    return Sources(corpus, tokenizer)
 
 
 @contextmanager
@@ -309,8 +171,7 @@ def _directory(scenario: Scenario, benchmark_mode: str, *, replace: bool) -> Ite
             note(f"note: {text}")
         if search.found is not None:
             paths = search.found.paths
-            empty = not any(path.exists() for path in paths.data_files)
-            if (replace or empty) and stack.enter_context(claimed(paths.result_dir)):
+            if (replace or not paths.data_files()) and stack.enter_context(claimed(paths.result_dir)):
                 yield paths
                 return
             note(f"note: {paths.directory} is in use or holds data files; a new directory is made")

@@ -23,8 +23,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.aisbench.results import performance_report
     from ais_bench_prefix_cache.commands.console import note, print_json
     from ais_bench_prefix_cache.datasets.format.documents import read_document
+    from ais_bench_prefix_cache.datasets.format.manifest import read_manifest
     from ais_bench_prefix_cache.datasets.format.paths import RunPaths
-    from ais_bench_prefix_cache.datasets.text.manifest import read_manifest
     from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
     from ais_bench_prefix_cache.reporting.summary_table import render_summary_table, summary_rows
 

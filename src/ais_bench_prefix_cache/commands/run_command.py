@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.console import note, progress_bar, run_log, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
@@ -18,9 +17,6 @@ from ais_bench_prefix_cache.foundation.errors import (
     Terminated,
     os_error_problem,
 )
-
-if TYPE_CHECKING:
-    from ais_bench_prefix_cache.scenario.model import BenchmarkMode
 
 DESCRIPTION = (
     "Verifies the newest data set that was prepared from this Scenario, checks and probes the service, empties and "
@@ -42,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``run``; returns the exit code."""
+    from ais_bench_prefix_cache.datasets.kinds import kind_named
     from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
     from ais_bench_prefix_cache.running.phases import Phases
     from ais_bench_prefix_cache.running.prepared_data import find_prepared
@@ -49,10 +46,10 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
     # Text and images have rules of their own: which of them hold, the prepared manifest says.
-    found, notes = find_prepared(load_scenario(arguments.scenario, benchmark_mode=None))
-    mode: BenchmarkMode = "mm" if found.document["benchmark_mode"] == "mm" else "text"
-    scenario = load_scenario(arguments.scenario, benchmark_mode=mode)
-    if mode == "mm" and arguments.config is not None:
+    found, notes = find_prepared(load_scenario(arguments.scenario, rules=None))
+    kind = kind_named(found.document["benchmark_mode"])
+    scenario = load_scenario(arguments.scenario, rules=kind.scenario_rules)
+    if not kind.takes_template and arguments.config is not None:
         raise ScenarioError.of(
             Code.CONFIG_IS_FOR_TEXT,
             "--config",

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ais_bench_prefix_cache.datasets.format.documents import is_count
+from ais_bench_prefix_cache.datasets.format.rows import render_row
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord, FileSet
-from ais_bench_prefix_cache.datasets.text.rows import render_row
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.findings import Findings, shown

@@ -1,68 +1,77 @@
-"""Verifies a data set that can be run, by the rules of its kind: text or images."""
+"""The kinds of data sets: one line each. Everything else that is said of a kind stands in its own file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.datasets.format.documents import read_document
-from ais_bench_prefix_cache.datasets.format.paths import RunPaths
-from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
-from ais_bench_prefix_cache.datasets.text import manifest as manifest_format
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
-from ais_bench_prefix_cache.foundation.findings import shown
 
-TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
-    from typing import Any
+    from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
+    from ais_bench_prefix_cache.datasets.format.kind import DataSetKind
+
+# ``benchmark_mode``, the module whose KIND it is, and whether ``prepare --mode`` makes it. Command lines list the names
+# before anything else is imported.
+KINDS: dict[str, tuple[str, bool]] = {
+    "text": ("text.kind", True),
+    "mm": ("images.kind", True),
+    "trace": ("traces.kind", True),
+    "distribution": ("copies.kind", False),
+}
+PREPARED_KINDS = tuple(name for name, (_, prepared) in KINDS.items() if prepared)
+
+
+@cache
+def kind_named(name: str) -> DataSetKind:
+    """The kind that manifests call ``name``. Raises :class:`KeyError`."""
+    module, _ = KINDS[name]
+    kind: DataSetKind = import_module(f"{__package__}.{module}").KIND
+    return kind
+
+
+def verify(manifest_path: Path) -> VerifiedDataSet:
+    """Verify a data set by the rules of its kind, wherever its files lie now.
+
+    Raises :class:`ArtifactError` with everything that is wrong.
+    """
+    from ais_bench_prefix_cache.datasets.format.documents import read_document
+    from ais_bench_prefix_cache.datasets.format.engine import verify_files
+
+    manifest, content = read_document(manifest_path, what="manifest")
+    return verify_files(_kind_of(manifest_path, manifest), manifest_path, manifest, content)
 
 
 def verify_data_set(manifest_path: Path) -> VerifiedDataSet:
-    """Verify a data set that ``run`` can send, text or images, wherever its directory lies now.
+    """Verify a data set that ``run`` can send. Raises :class:`ArtifactError`, for other kinds with what to do."""
+    from ais_bench_prefix_cache.datasets.format.documents import read_document
 
-    Raises :class:`ArtifactError` with everything that is wrong; for a manifest of another kind it says what to do.
-    """
-    paths = RunPaths.of_manifest(manifest_path)
-    manifest, content = read_document(paths.manifest, what="manifest")
-    problems = manifest_format.identity_problems(paths.manifest, manifest) or _kind_problems(paths, manifest)
-    if problems:
-        raise ArtifactError(problems)
-    if manifest["benchmark_mode"] == "mm":
-        from ais_bench_prefix_cache.datasets.images.verifying import verify_image_data_set
-
-        return verify_image_data_set(paths, manifest, content)
-    from ais_bench_prefix_cache.datasets.text.verifying import verify_text_data_set
-
-    return verify_text_data_set(paths, manifest, content)
+    manifest, _ = read_document(manifest_path, what="manifest")
+    refusal = _kind_of(manifest_path, manifest).run_refusal
+    if refusal is not None:
+        code, message, hint = refusal
+        raise ArtifactError(Problem(code, str(manifest_path), message, hint=hint))
+    return verify(manifest_path)
 
 
-def _kind_problems(paths: RunPaths, manifest: Mapping[str, Any]) -> list[Problem]:
-    where = str(paths.manifest)
-    if manifest["status"] == "inspected":
-        return [
-            Problem(
-                Code.NOT_PREPARED,
-                where,
-                "this manifest only holds a plan (status inspected); there is no data set yet",
-                hint="Run prepare with the same Scenario.",
-            )
-        ]
-    mode = manifest.get("benchmark_mode")
-    if mode == "distribution":
-        message = "this is a data set of the command distribution; it has no ranks, warm-up or analysis"
-        return [Problem(Code.DISTRIBUTION, where, message, hint="Of this kind, validate checks the files.")]
-    if mode == "trace":
-        return [
-            Problem(
-                Code.TRACE,
-                where,
-                "this data set was made from a trace",
-                hint="Only validate reads it; send its requests with a client that keeps the times of full.jsonl.",
-            )
-        ]
-    if mode not in ("text", "mm"):
-        return [
-            Problem(Code.WRONG_VALUE, f"{where}: benchmark_mode", f"it says {shown(mode)}", allowed="'text' or 'mm'")
-        ]
-    return []
+def _kind_of(path: Path, manifest: Mapping[str, Any]) -> DataSetKind:
+    """The kind that a manifest says it is of. Raises :class:`ArtifactError`."""
+    from ais_bench_prefix_cache.datasets.format.manifest import identity_problems
+    from ais_bench_prefix_cache.foundation.findings import shown
+
+    name = manifest.get("benchmark_mode")
+    kind = kind_named(name) if isinstance(name, str) and name in KINDS else None
+    is_a_plan = manifest.get("status") == "inspected"
+    if kind is None or kind.schema_version != manifest.get("schema_version") or is_a_plan:
+        problems = identity_problems(path, manifest)
+        if not problems and is_a_plan:
+            message = "this manifest only holds a plan (status inspected); there is no data set yet"
+            problems = [Problem(Code.NOT_PREPARED, str(path), message, hint="Run prepare with the same Scenario.")]
+        allowed = ", ".join(map(repr, KINDS))
+        wrong = Problem(Code.WRONG_VALUE, f"{path}: benchmark_mode", f"it says {shown(name)}", allowed=allowed)
+        raise ArtifactError(problems or [wrong])
+    return kind

@@ -36,6 +36,11 @@ class Findings:
             if self._counts[problem.code] <= MOST_PROBLEMS:
                 self._problems.append(problem)
 
+    @property
+    def count(self) -> int:
+        """How many problems were found, those that are not shown too."""
+        return self._counts.total()
+
     def __bool__(self) -> bool:
         return bool(self._problems)
 

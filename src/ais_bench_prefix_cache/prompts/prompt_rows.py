@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.datasets.text.rows import ANSWER, text_in_row
+from ais_bench_prefix_cache.datasets.format.rows import ANSWER, text_in_row
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.prompts import Prompt

@@ -62,8 +62,7 @@ def render_report_page(
 def _what_was_run(analysis: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """One line: model, server's version, kind of cache or images, requests, ranks, concurrency, when."""
     service, runtime = config["service"], analysis["runtime"]
-    images = analysis.get("benchmark_mode") == "mm"
-    mode = ", ".join(config["multimodal"]["scenarios"]) if images else config["prefix_cache"]["mode"]
+    mode = config["prefix_cache"]["mode"] if "theory" in analysis else ", ".join(config["multimodal"]["scenarios"])
     versions = sorted({str(version) for version in runtime.get("precheck", {}).get("versions", {}).values()})
     started = runtime.get("phases", {}).get("formal", {}).get("started_at")
     facts = [

@@ -14,7 +14,7 @@ NOT_MEASURED = "not measured"
 def summary_rows(analysis: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Metric and value, as shown. A rate that was not measured is said to be so, never 0."""
     actual = analysis.get("actual")
-    if analysis.get("benchmark_mode") == "mm":
+    if "theory" not in analysis:
         return _image_rows(actual)
     measured = actual is not None
     rows = [

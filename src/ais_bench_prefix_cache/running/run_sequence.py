@@ -14,9 +14,9 @@ from typing import Any
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult, job_from_scenario
 from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.counters.ranks import read_kv_cache_usage
+from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
-from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.writing import claimed, update_analysis
 from ais_bench_prefix_cache.datasets.kinds import verify_data_set
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.aisbench.config_rendering import IMAGE_TEMPLATE, TEXT_TEMPLATE
+from ais_bench_prefix_cache.aisbench.config_rendering import TEMPLATES
 from ais_bench_prefix_cache.aisbench.request_index import IndexReading, RequestIndex
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
-from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
-from ais_bench_prefix_cache.datasets.images.rows import MAX_TOKENS_KEY
+from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.service.preflight import SamplePrompt, Workload
 from ais_bench_prefix_cache.service.warming import WarmupEntry
 
@@ -35,11 +34,11 @@ class FormalTraffic:
 
 def formal_traffic(data: VerifiedDataSet) -> FormalTraffic:
     """The traffic of a data set of any kind that can be run, in one reading of its rows."""
-    return _TRAFFIC[data.manifest["benchmark_mode"]](data)
+    return _text_traffic(data) if data.kind.hits_are_known else _image_traffic(data)
 
 
 def _text_traffic(data: VerifiedDataSet) -> FormalTraffic:
-    reading = IndexReading(data.paths.full, "max_tokens")
+    reading = IndexReading(data.first_file, data.kind.answer_length_key)
     samples: dict[str, SamplePrompt] = {}
     longest = 0
 
@@ -65,9 +64,9 @@ def _text_traffic(data: VerifiedDataSet) -> FormalTraffic:
         samples=tuple(samples.values()),
     )
     return FormalTraffic(
-        rows_path=data.paths.full,
+        rows_path=data.first_file,
         index=reading.index(),
-        template=TEXT_TEMPLATE,
+        template=TEMPLATES / data.kind.aisbench_template,
         workload=workload,
         columns=columns,
         warmup=tuple(WarmupEntry.from_plan(entry) for entry in manifest["warmup"]["plan"]),
@@ -76,13 +75,13 @@ def _text_traffic(data: VerifiedDataSet) -> FormalTraffic:
 
 def _image_traffic(data: VerifiedDataSet) -> FormalTraffic:
     manifest = data.manifest
-    ((name, dataset),) = manifest["datasets"].items()
-    rows_path = data.paths.image_requests(name)
-    reading = IndexReading(rows_path, MAX_TOKENS_KEY)
+    (dataset,) = manifest["datasets"].values()
+    rows_path = data.first_file
+    reading = IndexReading(rows_path, data.kind.answer_length_key)
     text, *_ = (row["question"] for row in reading)
     requests = manifest["requests"]
     workload = Workload(
-        mode="mm",
+        mode="images",
         block_size=manifest["effective_config"]["tokenizer"]["block_size"],
         # Image tokens come on top of this: how many, only the server knows.
         longest_request_tokens=requests["text_tokens"] + requests["output_tokens"],
@@ -92,11 +91,7 @@ def _image_traffic(data: VerifiedDataSet) -> FormalTraffic:
     return FormalTraffic(
         rows_path=rows_path,
         index=reading.index(),
-        template=IMAGE_TEMPLATE,
+        template=TEMPLATES / data.kind.aisbench_template,
         workload=workload,
         images_per_request=dataset["image_count_per_request"],
     )
-
-
-_TRAFFIC: Mapping[str, Callable[[VerifiedDataSet], FormalTraffic]] = {"text": _text_traffic, "mm": _image_traffic}
-"""One entry for each kind of data set that can be run."""

@@ -11,8 +11,8 @@ from ais_bench_prefix_cache.analysis.image_analysis import ServerUsage, analyze_
 from ais_bench_prefix_cache.analysis.request_comparison import compare_requests
 from ais_bench_prefix_cache.analysis.run_facts import ResetFact, RunFacts
 from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
+from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
-from ais_bench_prefix_cache.datasets.format.verified_data_set import VerifiedDataSet
 from ais_bench_prefix_cache.foundation.errors import ServiceError, SnapshotError
 from ais_bench_prefix_cache.foundation.names import PASS_WITH_WARNING
 from ais_bench_prefix_cache.running.traffic import FormalTraffic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ais_bench_prefix_cache.datasets.text.rows import read_full_rows
+from ais_bench_prefix_cache.datasets.format.rows import read_rows
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 from ais_bench_prefix_cache.running.hybrid_warmup import shared_lengths, sharers
 from ais_bench_prefix_cache.running.phases import ProgressBar
@@ -54,7 +54,7 @@ def _warm_shorter_prefixes(
     server: UnderstoodServer, traffic: FormalTraffic, tokenizer: PromptTokenizer, bar: ProgressBar
 ) -> list[WarmedEntry]:
     pairs = sharers(
-        shared_lengths(read_full_rows(traffic.rows_path)),
+        shared_lengths(read_rows(traffic.rows_path)),
         tokenizer,
         server.client.config.dp_size,
         lambda characters: probe_text(new_nonce(), 0, characters),

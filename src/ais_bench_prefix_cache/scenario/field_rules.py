@@ -128,13 +128,23 @@ def check_service(fields: CheckedFields) -> None:
         elif isinstance(value, list):
             for n, url in enumerate(value):
                 _check_url(("service", field, n), url, fields.findings)
-            if dp_size is not None and len(value) not in (1, dp_size):
+            if dp_size is not None and dp_size % len(value):
                 fields.findings.report(
                     ("service", field),
                     Code.COUNT_MISMATCH,
                     f"{len(value)} URLs for {_number(dp_size, 'rank')}",
-                    allowed=f"one URL, or one per rank (service.dp_size is {dp_size})",
+                    allowed="one URL for all ranks, one per rank, or one for every so many: a number that divides "
+                    f"service.dp_size, {dp_size}",
                 )
+            for n, url in enumerate(value):
+                if url in value[:n] and field != "reset_url":
+                    fields.findings.report(
+                        ("service", field, n),
+                        Code.DUPLICATE_KEY,
+                        "the URL stands in the list already",
+                        hint="one URL that reaches several ranks is written once: X-data-parallel-rank chooses among "
+                        "the service.dp_size / URLs ranks behind each",
+                    )
     _check_engine_labels(fields, dp_size)
     api_key = fields.get("service", "api_key")
     if api_key and not usable_api_key(api_key):
@@ -154,20 +164,27 @@ def check_multimodal(fields: CheckedFields) -> None:
                 f"requests with images have a fixed length, not {quoted(mode)}",
                 allowed='"fixed"',
             )
-    urls = fields.get("service", "inference_url")
-    for place, url in [((), urls)] if isinstance(urls, str) else [((n,), url) for n, url in enumerate(urls or ())]:
-        if not urlsplit(url).path.rstrip("/").endswith("/v1/chat/completions"):
-            fields.findings.report(
-                ("service", "inference_url", *place),
-                Code.WRONG_URL,
-                "images are sent to chat completions",
-                allowed='a URL that ends with "/v1/chat/completions"',
-            )
+    _check_inference_path(fields, "/v1/chat/completions", "images are sent to chat completions")
     directory: FieldPath = ("multimodal", "mmmu_parquet_dir")
     if fields.findings.sound(directory) and fields.get(*directory) is None:
         fields.findings.report(
             directory, Code.MISSING_KEY, "--mode mm needs it", allowed="the directory of the MMMU Parquet files"
         )
+
+
+def check_completions_url(fields: CheckedFields) -> None:
+    """Text is sent to completions: with a chat template around them, prompts would not have their planned tokens."""
+    _check_inference_path(fields, "/completions", "text is sent to completions", but_not="/chat/completions")
+
+
+def _check_inference_path(fields: CheckedFields, end: str, reason: str, *, but_not: str | None = None) -> None:
+    urls = fields.get("service", "inference_url")
+    for place, url in [((), urls)] if isinstance(urls, str) else [((n,), url) for n, url in enumerate(urls or ())]:
+        at = ("service", "inference_url", *place)
+        path = urlsplit(url).path.rstrip("/") if fields.findings.sound(at) else end
+        if not path.endswith(end) or (but_not and path.endswith(but_not)):
+            full = end if end.startswith("/v1") else f"/v1{end}"
+            fields.findings.report(at, Code.WRONG_URL, reason, allowed=f'a URL that ends with "{full}"')
 
 
 def usable_api_key(api_key: str) -> bool:

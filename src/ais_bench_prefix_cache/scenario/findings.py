@@ -30,10 +30,11 @@ def field_path_text(path: FieldPath) -> str:
 
 
 class FieldFindings:
-    """Problems of one document, in the order in which they were found."""
+    """Problems of one document in the order in which they were found; ``from_options`` were given by ``--set``."""
 
-    def __init__(self, document_name: str) -> None:
+    def __init__(self, document_name: str, from_options: Sequence[FieldPath] = ()) -> None:
         self.document_name = document_name
+        self.from_options = from_options
         self._found: list[tuple[FieldPath, Problem]] = []
 
     def report(
@@ -41,7 +42,8 @@ class FieldFindings:
     ) -> None:
         """Add a problem at a field of the document."""
         text = field_path_text(path)
-        where = f"{self.document_name}: {text}" if text else self.document_name
+        name = "--set" if any(path[: len(given)] == given for given in self.from_options) else self.document_name
+        where = f"{name}: {text}" if text else name
         self._found.append((path, Problem(code, where, message, allowed, hint)))
 
     def report_elsewhere(self, path: FieldPath, problem: Problem) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ais_bench_prefix_cache.foundation.strict_json import canonical_sha256
+from ais_bench_prefix_cache.scenario.model import ScenarioRules
 
 TEXT_FIELDS = (
     "schema_version",
@@ -25,32 +26,32 @@ IMAGE_FIELDS = (*TEXT_FIELDS, "multimodal")
 PATH_KEYS = ("path", "mmmu_parquet_dir")
 
 
-def data_fields(effective: Mapping[str, Any], benchmark_mode: str) -> dict[str, Any]:
+def data_fields(effective: Mapping[str, Any], rules: ScenarioRules) -> dict[str, Any]:
     """What of an effective configuration shapes the data set, by dotted names. Images do not shape text."""
-    names = IMAGE_FIELDS if benchmark_mode == "mm" else TEXT_FIELDS
+    names = IMAGE_FIELDS if rules == "images" else TEXT_FIELDS
     return {name: copy.deepcopy(_value(effective, name)) for name in names}
 
 
-def data_sha256(effective: Mapping[str, Any], benchmark_mode: str) -> str:
+def data_sha256(effective: Mapping[str, Any], rules: ScenarioRules) -> str:
     """The digest of :func:`data_fields` as canonical JSON: two data sets of one digest have the same requests."""
-    return canonical_sha256(data_fields(effective, benchmark_mode))
+    return canonical_sha256(data_fields(effective, rules))
 
 
 def same_data_set(
-    one: Mapping[str, Any], one_directory: Path, other: Mapping[str, Any], other_directory: Path, benchmark_mode: str
+    one: Mapping[str, Any], one_directory: Path, other: Mapping[str, Any], other_directory: Path, rules: ScenarioRules
 ) -> bool:
     """Whether two effective configurations ask for the same data set.
 
     Each belongs to a Scenario in its directory. Paths agree when they are the same, or the same as seen from there: a
     tree that was moved as a whole still has its data sets.
     """
-    fields, others = data_fields(one, benchmark_mode), data_fields(other, benchmark_mode)
+    fields, others = data_fields(one, rules), data_fields(other, rules)
     return fields == others or _seen_from(fields, one_directory) == _seen_from(others, other_directory)
 
 
-def differing_fields(one: Mapping[str, Any], other: Mapping[str, Any], benchmark_mode: str) -> list[str]:
+def differing_fields(one: Mapping[str, Any], other: Mapping[str, Any], rules: ScenarioRules) -> list[str]:
     """The dotted names of the fields in which two data sets differ, sections as a whole."""
-    first, second = data_fields(one, benchmark_mode), data_fields(other, benchmark_mode)
+    first, second = data_fields(one, rules), data_fields(other, rules)
     return [name for name in first if first[name] != second[name]]
 
 

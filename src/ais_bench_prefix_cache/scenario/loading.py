@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ais_bench_prefix_cache.scenario.effective import corpus_selection, effectiv
 from ais_bench_prefix_cache.scenario.field_rules import (
     API_KEY_PHRASE,
     CheckedFields,
+    check_completions_url,
     check_group_weights,
     check_minimum_non_shared_length,
     check_multimodal,
@@ -31,36 +32,65 @@ from ais_bench_prefix_cache.scenario.findings import FieldFindings, value_at
 from ais_bench_prefix_cache.scenario.groups import group_counts
 from ais_bench_prefix_cache.scenario.length_rules import check_count, check_room, listed_count, read_length_rule
 from ais_bench_prefix_cache.scenario.model import (
-    BenchmarkMode,
     CorpusSelection,
     GroupAssignment,
     GroupOverride,
     LengthSpec,
     Scenario,
+    ScenarioRules,
 )
 from ais_bench_prefix_cache.scenario.schema import filled_with_defaults, scenario_schema
+from ais_bench_prefix_cache.scenario.settings import apply_settings, parse_settings
 
 Place = Callable[[str], str]
 """Makes a path of the Scenario absolute."""
 
 
 def load_scenario(
-    path: Path, *, benchmark_mode: BenchmarkMode | None = "text", environment: Mapping[str, str] = os.environ
+    path: Path,
+    *,
+    rules: ScenarioRules | None = "prefixes",
+    environment: Mapping[str, str] = os.environ,
+    settings: Sequence[str] = (),
 ) -> Scenario:
     """Read and check a Scenario file (and the CSV files of lengths that it names).
 
-    ``benchmark_mode`` "mm" leaves out the rules of blocks and shared prefixes, which image data sets do not have, and
-    adds theirs; None checks only what holds for both, where the mode is still to be learned from a manifest.
-    ``environment`` supplies the API key where the Scenario has none. Raises :class:`ScenarioError` with every
-    problem found.
+    ``rules`` "images" leaves out the rules of blocks and shared prefixes, which image data sets do not have, and
+    adds theirs; None checks only what holds for both, where the kind is still to be learned from a manifest.
+    ``environment`` supplies the API key where the Scenario has none; ``settings`` ("requests.count=200") replace fields
+    of the file. Raises :class:`ScenarioError` with every problem found.
     """
-    from ais_bench_prefix_cache.scenario.schema_problems import report_schema_problems
-
-    findings = FieldFindings(os.fsencode(path.name).decode("utf-8", "backslashreplace") or str(path))
+    name = os.fsencode(path.name).decode("utf-8", "backslashreplace") or str(path)
+    given = parse_settings(settings)
+    findings = FieldFindings(name, [setting.path for setting in given])
     data = read_file(path, "the Scenario file", ScenarioError)
     source = _parsed(data, findings)
+    apply_settings(source, given)
+    identity = {"path": path.absolute(), "sha256": hashlib.sha256(data).hexdigest()}
+    return _checked_scenario(source, findings, _directory_of(path), identity, rules, environment)
+
+
+def scenario_of_document(document: Mapping[str, Any], name: str, rules: ScenarioRules) -> Scenario:
+    """The Scenario of a document that comes from no file: of what a manifest recorded. It has no API key.
+
+    Its paths must be absolute; no file is read. ``name`` stands for the file's name in errors. Raises
+    :class:`ScenarioError` with every problem found.
+    """
+    identity = {"path": Path("/", name), "sha256": ""}
+    return _checked_scenario(dict(document), FieldFindings(name), Path("/"), identity, rules, {})
+
+
+def _checked_scenario(
+    source: dict[str, Any],
+    findings: FieldFindings,
+    directory: Path,
+    identity: Mapping[str, Any],
+    rules: ScenarioRules | None,
+    environment: Mapping[str, str],
+) -> Scenario:
+    from ais_bench_prefix_cache.scenario.schema_problems import report_schema_problems
+
     report_schema_problems(source, findings)
-    directory = _directory_of(path)
 
     def place(value: str) -> str:
         return os.path.normpath(directory / value)
@@ -71,12 +101,14 @@ def load_scenario(
     check_names(fields)
     check_group_weights(fields)
     assignment = _assignment(fields)
-    room = check_minimum_non_shared_length(fields) if benchmark_mode == "text" else None
+    room = check_minimum_non_shared_length(fields) if rules == "prefixes" else None
     lengths = _length_rules(fields, assignment, room)
     check_override_groups(fields)
     check_service(fields)
-    if benchmark_mode == "mm":
+    if rules == "images":
         check_multimodal(fields)
+    elif rules == "prefixes":
+        check_completions_url(fields)
     api_key = _api_key(fields, environment)
     problems = findings.problems(list(source))
     if problems or assignment is None:
@@ -84,7 +116,7 @@ def load_scenario(
     document["tokenizer"]["path"] = _tokenizer_source(document["tokenizer"]["path"], place)
     document["service"]["api_key"] = api_key
     effective = effective_config(document, lengths)
-    content = {**copy.deepcopy(effective), "path": path.absolute(), "sha256": hashlib.sha256(data).hexdigest()}
+    content = {**copy.deepcopy(effective), **identity}
     for place_of_rule, rule in lengths.items():
         value_at(content, place_of_rule[:-1])[place_of_rule[-1]] = rule
     content["service"]["api_key"] = api_key
@@ -102,6 +134,10 @@ def _parsed(data: bytes, findings: FieldFindings) -> dict[str, Any]:
     if not isinstance(document, dict):
         message = "the Scenario is not a JSON object"
         raise ScenarioError.of(Code.NOT_AN_OBJECT, name, message, allowed='an object: { "run": … }')
+    if isinstance(document.get("effective_config"), dict):
+        made_from = document.get("scenario_path")
+        hint = f"name the Scenario that it was made from: {made_from}" if isinstance(made_from, str) else None
+        raise ScenarioError.of(Code.WRONG_KIND, name, "this is a manifest, not a Scenario", hint=hint)
     for defect in defects:
         hint = "keep one" if defect.code is Code.DUPLICATE_KEY else None
         findings.report(defect.path, defect.code, defect.message, hint=hint)

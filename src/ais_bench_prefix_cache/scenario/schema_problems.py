@@ -178,7 +178,10 @@ def _wrong_type(error: Any) -> _Sentence:
         whole = f"write {int(value)}" if value.is_integer() else None
         return _Sentence(Code.WRONG_TYPE, f"{value!r} is a decimal number, not an integer", _allowed(schema), whole)
     hint = None
-    if isinstance(value, str) and {"integer", "number"} & set(wanted) and re.fullmatch(r"[0-9.]+", value):
+    percent = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *%", value) if isinstance(value, str) else None
+    if percent and "number" in wanted:
+        hint = f"write {float(percent[1]) / 100:g}"
+    elif isinstance(value, str) and {"integer", "number"} & set(wanted) and re.fullmatch(r"[0-9.]+", value):
         hint = "write the number without quotes"
     elif isinstance(value, list) and schema.get("propertyNames", {}).get("pattern") == "^-":
         hint = f"the list form became an object; write {_arguments_as_object(value)}"
@@ -202,7 +205,9 @@ def _not_allowed(error: Any) -> _Sentence:
 
 def _out_of_range(error: Any) -> _Sentence:
     side = "small" if "inimum" in error.validator else "large"
-    return _Sentence(Code.OUT_OF_RANGE, f"{json.dumps(error.instance)} is too {side}", _allowed(error.schema))
+    is_percent = error.validator == "maximum" and error.validator_value == 1 and error.instance <= 100
+    hint = f"it is a fraction: write {error.instance / 100:g} for {error.instance:g} %" if is_percent else None
+    return _Sentence(Code.OUT_OF_RANGE, f"{json.dumps(error.instance)} is too {side}", _allowed(error.schema), hint)
 
 
 def _wrong_size(error: Any) -> _Sentence:
@@ -230,9 +235,13 @@ def _unknown_key(error: Any) -> _Sentence:
         hint = f'write "group-{int(numbered[1])}"' if numbered else None
         return _Sentence(Code.UNKNOWN_KEY, "this is not the id of a group", '"group-0", "group-1", …', hint)
     near = nearest(key, known)
-    if near:
+    elsewhere = [
+        path
+        for path, field in schema_fields()
+        if path.rpartition(".")[2] == key or key.lower() in field.get("x-also-called", ())
+    ]
+    if near and not elsewhere:
         return _Sentence(Code.UNKNOWN_KEY, "there is no such key", hint=f"did you mean {quoted(near)}?")
-    elsewhere = [path for path, _ in schema_fields() if path.rpartition(".")[2] == key]
     hint = f"{' and '.join(elsewhere[:3])} would be the right place" if elsewhere else None
     return _Sentence(Code.UNKNOWN_KEY, "there is no such key", ", ".join(map(quoted, known)) or "no keys", hint)
 

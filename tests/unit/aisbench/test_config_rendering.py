@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ais_bench_prefix_cache.aisbench.config_rendering import (
-    TEXT_TEMPLATE,
+    TEMPLATES,
     check_extra_args,
     command_line_arguments,
     python_path_with_this_package,
@@ -27,7 +27,7 @@ def job(tmp_path):
         "run_id": "demo_20260101_000000",
         "effective_config": {
             "tokenizer": {"path": str(tmp_path), "revision": None, "trust_remote_code": False},
-            "service": {"inference_url": "http://127.0.0.1:8000/v1/completions", "model": "tiny"},
+            "service": {"inference_url": "http://127.0.0.1:8000/v1/completions", "model": "tiny", "dp_size": 2},
             "aisbench": {
                 "dataset": {
                     "abbr": None,
@@ -57,7 +57,7 @@ def job(tmp_path):
         manifest_path=path,
         rows_path=rows,
         index=RequestIndex.of_file(rows, "max_tokens"),
-        template_path=TEXT_TEMPLATE,
+        template_path=TEMPLATES / "prefix_cache_perf.py",
         work_dir=tmp_path / "work",
         config=manifest["effective_config"],
     )

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from tests.doubles.metric_texts import engine, vllm_text
+from tests.doubles.scenarios import scenario_file
+from tests.doubles.text_data_sets import write_prompts
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.writing import claimed
 from ais_bench_prefix_cache.datasets.kinds import verify_data_set
-from ais_bench_prefix_cache.datasets.text.data_set import write_data_set
 from ais_bench_prefix_cache.datasets.text.prompt_set import BuiltPrompt, CanonicalPrefix, WarmupPrompt
 from ais_bench_prefix_cache.planning.plan import Plan
 from ais_bench_prefix_cache.planning.planner import plan_scenario
@@ -67,20 +68,11 @@ class NamedPrompts:
 @pytest.fixture
 def data_set(tmp_path: Path) -> RunPaths:
     """Cold, two ranks, 20 requests of 100 tokens in blocks of 16."""
-    (tmp_path / "corpus.jsonl").write_text('{"question": "Why?"}\n', encoding="utf-8")
-    scenario_path = tmp_path / "scenario.json"
-    scenario_path.write_text(
-        json.dumps(
-            {
-                "run": {"run_id": "small", "output_dir": "out/small"},
-                "tokenizer": {"path": "words", "block_size": 16},
-                "corpus": {"path": "corpus.jsonl"},
-                "requests": {"count": 20, "input_length": {"mode": "fixed", "value": 100}},
-                "prefix_cache": {"mode": "cold", "target_hit_rate": 0.5},
-                "service": {"dp_size": 2, "model": "m", "api_key": SECRET},
-            }
-        ),
-        encoding="utf-8",
+    scenario_path = scenario_file(
+        tmp_path,
+        tokenizer="words",
+        requests={"count": 20, "input_length": {"mode": "fixed", "value": 100}},
+        service={"dp_size": 2, "model": "m", "api_key": SECRET},
     )
     scenario = load_scenario(scenario_path)
     plan = plan_scenario(scenario)
@@ -93,15 +85,7 @@ def data_set(tmp_path: Path) -> RunPaths:
         "special_token_ids": [0],
         "fingerprint_sha256": digest("t"),
     }
-    write_data_set(
-        scenario,
-        paths,
-        plan=plan,
-        prompts=NamedPrompts(plan),
-        corpus_sha256=digest("c"),
-        tokenizer=tokenizer,
-        replace=False,
-    )
+    write_prompts(scenario, paths, plan, NamedPrompts(plan), digest("c"), tokenizer)
     return paths
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tests.doubles.scenarios import scenario_file
 from tests.doubles.token_replay import replay_prompts
 
 from ais_bench_prefix_cache.cli import main
@@ -20,23 +21,13 @@ from ais_bench_prefix_cache.scenario.loading import load_scenario
 
 
 def scenario(directory: Path, blocks: int | None, mode: str = "cold", **requests: Any) -> Path:
-    (directory / "corpus.jsonl").write_text('{"question": "Why?"}\n')
-    path = directory / "scenario.json"
-    document = {
-        "run": {"run_id": "small", "output_dir": str(directory / "out")},
-        "tokenizer": {"path": "/nowhere", "block_size": 16},
-        "corpus": {"path": "corpus.jsonl"},
-        "requests": {
-            "count": 60,
-            "input_length": {"mode": "range", "ranges": [{"min": 64, "max": 400, "count": 60}]},
-            "output_length": {"mode": "fixed", "value": 8},
-            **requests,
-        },
-        "prefix_cache": {"mode": mode, "target_hit_rate": 0.5, "groups": {"count": 6}},
-        "service": {"dp_size": 2, "kv_cache_blocks": blocks},
-    }
-    path.write_text(json.dumps(document))
-    return path
+    lengths = {"mode": "range", "ranges": [{"min": 64, "max": 400, "count": 60}]}
+    return scenario_file(
+        directory,
+        requests={"count": 60, "input_length": lengths, "output_length": {"mode": "fixed", "value": 8}, **requests},
+        prefix_cache={"mode": mode, "groups": {"count": 6}},
+        service={"dp_size": 2, "kv_cache_blocks": blocks},
+    )
 
 
 def replayed_hits(path: Path, num_blocks: int) -> int:
@@ -136,5 +127,5 @@ def test_prepare_warns_as_well(
         write_document(analysis_path, sealed(forged))
         capsys.readouterr()
         assert main(validate) == 2
-        assert "warnings about kv_cache_blocks" in capsys.readouterr().err
+        assert ".analysis.json: warnings" in capsys.readouterr().err
     assert manifest["status"] == "prepared"

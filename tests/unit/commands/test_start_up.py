@@ -6,6 +6,8 @@ process of its own.
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -66,3 +68,24 @@ def test_validate_needs_no_tokenizer_and_no_network(make_data_set: Any) -> None:
     code, imported = imported_by("validate", "--manifest", str(make_data_set("cold").manifest))
     assert code == 0
     assert imported & {"transformers", "torch", "httpx", "ais_bench", "pyarrow", "PIL"} == set()
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "ascii"])
+@pytest.mark.parametrize("command", ["distribution", "simulate"])
+def test_help_on_a_terminal_that_is_not_utf_8(command: str, encoding: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", PACKAGE, command, "--help"],
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"usage: ")
+
+
+def test_json_on_a_terminal_that_is_not_utf_8_is_still_json() -> None:
+    code = f"from {PACKAGE}.commands.console import print_json; print_json({{'a': '\u6570\U0001f600'}})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONIOENCODING": "latin-1"}, capture_output=True, timeout=60
+    )
+    assert json.loads(done.stdout) == {"a": "\u6570\U0001f600"}

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from tests.doubles.plan_scenarios import make_scenario
+from tests.doubles.scenarios import make_scenario
 
 from ais_bench_prefix_cache.planning.planner import plan_scenario
 from ais_bench_prefix_cache.planning.summary import inspect_summary, length_summary

@@ -27,6 +27,7 @@ from ais_bench_prefix_cache.scenario.model import (
     LengthRange,
     RangeLengths,
     Scenario,
+    ScenarioRules,
     TruncatedNormalLength,
     UniformLength,
 )
@@ -226,8 +227,8 @@ def test_image_data_sets_know_no_blocks(tmp_path: Path) -> None:
     }
     with pytest.raises(ScenarioError):
         load(tmp_path, document)
-    assert load(tmp_path, document, benchmark_mode="mm").requests.input_length == FixedLength(30)
-    assert load(tmp_path, document, benchmark_mode=None).requests.input_length == FixedLength(30)
+    assert load(tmp_path, document, rules="images").requests.input_length == FixedLength(30)
+    assert load(tmp_path, document, rules=None).requests.input_length == FixedLength(30)
 
 
 def test_image_data_sets_say_everything_that_they_lack(tmp_path: Path) -> None:
@@ -236,7 +237,7 @@ def test_image_data_sets_say_everything_that_they_lack(tmp_path: Path) -> None:
         "service": {"inference_url": ["http://a/v1/chat/completions/", "http://b/v1/completions"], "dp_size": 2},
     }
     with pytest.raises(ScenarioError) as refusal:
-        load(tmp_path, document, benchmark_mode="mm")
+        load(tmp_path, document, rules="images")
     assert [str(problem) for problem in refusal.value.problems] == [
         'scenario.json: requests.input_length.mode: requests with images have a fixed length, not "truncated_normal" '
         '(allowed: "fixed")',
@@ -385,7 +386,9 @@ def test_damaged_thresholds_are_an_artifact_error() -> None:
     ["scenario.example", "cold_input_len_asc", "zipf_groups_with_overrides", "csv_lengths", "images_single_1080p"],
 )
 def test_each_example_loads(project_root: Path, name: str) -> None:
-    assert load_scenario(project_root / "config_examples" / f"{name}.json", environment={}).schema_version == "1.0"
+    mode: ScenarioRules = "images" if name.startswith("images") else "prefixes"
+    path = project_root / "config_examples" / f"{name}.json"
+    assert load_scenario(path, rules=mode, environment={}).schema_version == "1.0"
 
 
 def test_every_example_is_tried(project_root: Path) -> None:

@@ -38,6 +38,26 @@ def input_length(**rule: Any) -> dict[str, Any]:
         # keys
         ({"run": {"runid": "x"}}, 'run.runid: there is no such key\n    did you mean "run_id"?'),
         (
+            {"prefix_cache": {"target_hit_rate": "60 %"}},
+            "prefix_cache.target_hit_rate: a string cannot stand here (allowed: a number from 0 up to 1)\n"
+            "    write 0.6",
+        ),
+        (
+            {"service": {"concurrency": 8}},
+            'service.concurrency: there is no such key (allowed: "inference_url", "metrics_url", "reset_url", "model", '
+            '"dp_size", "assume_empty_cache", "engine_label_map", "timeout_seconds", "api_key", '
+            '"poll_interval_seconds", "engine", "hybrid_warmup", "kv_cache_blocks")\n'
+            "    aisbench.model.batch_size would be the right place",
+        ),
+        (
+            {"service": {"inference_url": "http://h:8000/v1/chat/completions"}},
+            'service.inference_url: text is sent to completions (allowed: a URL that ends with "/v1/completions")',
+        ),
+        (
+            {"service": {"inference_url": "http://h:8000"}},
+            'service.inference_url: text is sent to completions (allowed: a URL that ends with "/v1/completions")',
+        ),
+        (
             {"output": {"dp_size": 2}},
             'output.dp_size: there is no such key (allowed: "output_key")\n'
             "    service.dp_size would be the right place",
@@ -102,7 +122,8 @@ def input_length(**rule: Any) -> dict[str, Any]:
         ),
         (
             {"prefix_cache": {"target_hit_rate": 60}},
-            "prefix_cache.target_hit_rate: 60 is too large (allowed: a number from 0 up to 1)",
+            "prefix_cache.target_hit_rate: 60 is too large (allowed: a number from 0 up to 1)\n"
+            "    it is a fraction: write 0.6 for 60 %",
         ),
         ({"requests": {"count": 0}}, f"requests.count: 0 is too small (allowed: {INTEGER})"),
         (
@@ -274,8 +295,10 @@ def input_length(**rule: Any) -> dict[str, Any]:
             "    use service.api_key",
         ),
         (
-            {"service": {"dp_size": 4, "metrics_url": ["http://a/", "http://b/"]}},
-            "service.metrics_url: 2 URLs for 4 ranks (allowed: one URL, or one per rank (service.dp_size is 4))",
+            {"service": {"dp_size": 3, "metrics_url": ["http://a/", "http://b/"]}},
+            "service.metrics_url: 2 URLs for 3 ranks (allowed: one URL for all ranks, one per rank, or one for every "
+            "so many: a "
+            "number that divides service.dp_size, 3)",
         ),
         (
             {"service": {"engine_label_map": {"a": 2}}},

@@ -11,7 +11,7 @@ from datasets import Dataset, Features, Value
 
 from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
 from ais_bench_prefix_cache.aisbench.sending_settings import SendingSettings
-from ais_bench_prefix_cache.datasets.text.rows import ANSWER
+from ais_bench_prefix_cache.datasets.format.rows import ANSWER
 
 _COLUMNS = Features(
     {

@@ -48,13 +48,12 @@ class CopyRules:
 class CopyPlan:
     """Columns in file order. ``parent[0]`` is :data:`COLD`, ``prefix_tokens[0]`` 0.
 
-    ``requested_tokens`` is the budget, ``reachable_tokens`` the most that the limits allow.
+    ``reachable_tokens`` is the most that the limits allow.
     """
 
     input_tokens: Int64Column
     prefix_tokens: Int64Column
     parent: Int64Column
-    requested_tokens: int
     reachable_tokens: int
 
 
@@ -70,13 +69,12 @@ def plan_copies(
     """Prefix lengths that add up to the reachable total nearest to ``rate * sum(input_tokens)``, and their parents."""
     capacity = prefix_capacity(input_tokens, rules)
     total = int(np.cumsum(input_tokens)[-1])
-    requested = round(rate * total)
     reachable = int(np.cumsum(capacity)[-1])
     units = np.where(input_tokens >= rules.block_size, rules.block_size, 1).astype(np.int64)
     weights = _weights(len(input_tokens), algorithm, exponent, seed)
-    prefix = share_budget(min(requested, reachable), capacity, units, weights)
+    prefix = share_budget(min(round(rate * total), reachable), capacity, units, weights)
     prefix[prefix <= rules.first_tokens] = 0
-    return CopyPlan(input_tokens, prefix, _parents(input_tokens, prefix, rules, seed), requested, reachable)
+    return CopyPlan(input_tokens, prefix, _parents(input_tokens, prefix, rules, seed), reachable)
 
 
 def prefix_capacity(input_tokens: Int64Column, rules: CopyRules) -> Int64Column:

@@ -3,61 +3,71 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.datasets.format.documents import (
+    DIGEST_KEY,
     digest_problems,
     is_count,
     is_sha256,
     read_document,
 )
+from ais_bench_prefix_cache.datasets.format.manifest import ANALYSIS_FILE_KEYS, ROW_FILE_KEYS
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
-from ais_bench_prefix_cache.datasets.text import manifest as manifest_format
+from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.findings import Findings, shown
-from ais_bench_prefix_cache.foundation.names import PASS_WITH_WARNING
 from ais_bench_prefix_cache.foundation.strict_json import canonical_sha256
 
-TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
-    from typing import Any
+    from ais_bench_prefix_cache.datasets.format.kind import DataSetKind
 
 LARGEST_COUNT = 1_000_000
 """A configured number above this is not believed."""
-ROW_FILE_KEYS = ("name", "path", "rows", "bytes", "sha256")
 ANALYSIS_STATUSES = ("prepared", "complete", "analyzed")
-CAPACITY_WARNING = Code.CACHE_TOO_SMALL
+
+_FORMS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "plugin_version": (lambda value: isinstance(value, str), "a string"),
+    "scenario_path": (lambda value: isinstance(value, str), "a string"),
+    "scenario_sha256": (is_sha256, "a SHA-256 in hexadecimal digits"),
+    "corpus_sha256": (is_sha256, "a SHA-256 in hexadecimal digits"),
+    "effective_config": (lambda value: isinstance(value, dict), "an object"),
+}
 
 
-def check_manifest_form(
-    paths: RunPaths, manifest: Mapping[str, Any], expected: tuple[str, ...], findings: Findings
-) -> None:
-    """The ``expected`` keys, and everything that rows cannot prove: names, digests, the configuration's own digest."""
-    where = paths.manifest.name
-    if tuple(manifest) != expected:
-        missing = [key for key in expected if key not in manifest]
-        unknown = [key for key in manifest if key not in expected]
-        if missing:
-            findings.add(Code.MISSING_KEY, where, f"it lacks {', '.join(missing)}")
-        if unknown:
-            findings.add(Code.UNKNOWN_KEY, where, f"it has unknown keys: {shown(', '.join(unknown))}")
-        if not missing and not unknown:
-            findings.add(Code.KEY_ORDER, where, "its keys are not in their order")
-    config = manifest["effective_config"]
-    if manifest.get("effective_config_sha256") != canonical_sha256(config):
-        findings.add(
-            Code.CONFIG_EDITED, f"{where}: effective_config_sha256", "it is not the digest of effective_config"
-        )
-    if manifest["run_id"] != paths.run_id:
-        findings.add(Code.WRONG_VALUE, f"{where}: run_id", f"it says {shown(manifest['run_id'])}", allowed=paths.run_id)
-    for key in ("scenario_sha256", "corpus_sha256"):
-        if not is_sha256(manifest.get(key)):
-            findings.add(Code.WRONG_TYPE, f"{where}: {key}", "it is not a SHA-256 in hexadecimal digits")
-    if not isinstance(manifest.get("plugin_version"), str):
-        findings.add(Code.WRONG_TYPE, f"{where}: plugin_version", "it is not a string")
-    check_tokenizer_section(manifest, manifest_format.tokenizer_keys(manifest["benchmark_mode"]), where, findings)
+def check_manifest_form(kind: DataSetKind, paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> None:
+    """The keys of its kind, and everything that rows cannot prove: names, digests, the configuration's own digest."""
+    where, expected = paths.manifest.name, kind.manifest_keys
+    missing = [key for key in expected if key not in manifest]
+    unknown = [key for key in manifest if key not in expected]
+    if missing:
+        findings.add(Code.MISSING_KEY, where, f"it lacks {', '.join(missing)}")
+    if unknown:
+        findings.add(Code.UNKNOWN_KEY, where, f"it has unknown keys: {shown(', '.join(unknown))}")
+    if not missing and not unknown and tuple(manifest) != expected:
+        findings.add(Code.KEY_ORDER, where, "its keys are not in their order")
+    exactly = {
+        "schema_version": kind.schema_version,
+        "status": "prepared",
+        "benchmark_mode": kind.name,
+        "run_id": paths.run_id,
+    }
+    if "effective_config_sha256" in expected:
+        digest = canonical_sha256(manifest.get("effective_config"))
+        if manifest.get("effective_config_sha256") != digest:
+            place = f"{where}: effective_config_sha256"
+            findings.add(Code.CONFIG_EDITED, place, "it is not the digest of effective_config")
+    for key in expected:
+        if key in exactly and key in manifest:
+            compare_exactly(exactly[key], manifest[key], f"{where}: {key}", findings)
+        if key in _FORMS and key in manifest:
+            holds, allowed = _FORMS[key]
+            if not holds(manifest[key]):
+                findings.add(Code.WRONG_TYPE, f"{where}: {key}", f"it says {shown(manifest[key])}", allowed=allowed)
+    check_tokenizer_section(manifest, kind.tokenizer_keys, where, findings)
 
 
 def check_tokenizer_section(manifest: Mapping[str, Any], keys: tuple[str, ...], where: str, findings: Findings) -> None:
@@ -79,23 +89,23 @@ def check_tokenizer_section(manifest: Mapping[str, Any], keys: tuple[str, ...], 
 
 
 def check_artifacts_section(
+    kind: DataSetKind,
     paths: RunPaths,
     manifest: Mapping[str, Any],
     row_files: Mapping[str, Path],
-    hashes: Mapping[str, tuple[int, str]],
-    rows: int | None,
+    records: Mapping[str, FileRecord],
     findings: Findings,
 ) -> None:
-    """Names, sizes and digests that the manifest records against the files. ``rows`` is None where nobody counted."""
+    """Names, sizes and digests that the manifest records against the files, as far as these could be read."""
     where = f"{paths.manifest.name}: artifacts"
-    files = {**row_files, "analysis": paths.analysis}
+    files = {**row_files, "analysis": paths.analysis} if kind.has_analysis else row_files
     artifacts = manifest.get("artifacts")
     if not isinstance(artifacts, dict) or tuple(artifacts) != tuple(files):
         findings.add(Code.MISSING_KEY, where, "it does not have its keys", allowed=", ".join(files))
         return
     for key, path in files.items():
         entry, place = artifacts[key], f"{where}.{key}"
-        keys = ("name", "path", "bytes", "sha256_at_prepare") if key == "analysis" else ROW_FILE_KEYS
+        keys = ANALYSIS_FILE_KEYS if key == "analysis" else ROW_FILE_KEYS
         if not isinstance(entry, dict) or tuple(entry) != keys:
             findings.add(Code.MISSING_KEY, place, "it does not have its keys", allowed=", ".join(keys))
             continue
@@ -105,16 +115,22 @@ def check_artifacts_section(
         if key == "analysis":
             if not is_count(entry["bytes"]) or not is_sha256(entry["sha256_at_prepare"]):
                 findings.add(Code.WRONG_TYPE, place, "its size or digest is none")
-            continue
-        size, digest = hashes.get(key, (None, None))
-        recorded = ((Code.ROW_COUNT, "rows", rows), (Code.FILE_SIZE, "bytes", size), (Code.FILE_HASH, "sha256", digest))
-        for code, name, found in recorded:
-            if found is not None and (entry[name] != found or type(entry[name]) is not type(found)):
-                message = f"the file's {name} is {found}, the manifest says {shown(entry[name])}"
-                findings.add(code, path.name, message)
+        elif key in records:
+            record = records[key]
+            facts = (
+                (Code.ROW_COUNT, "rows", record.rows),
+                (Code.FILE_SIZE, "bytes", record.bytes),
+                (Code.FILE_HASH, "sha256", record.sha256),
+            )
+            for code, name, found in facts:
+                if entry[name] != found or type(entry[name]) is not type(found):
+                    message = f"the file's {name} is {found}, the manifest says {shown(entry[name])}"
+                    findings.add(code, path.name, message)
 
 
-def check_analysis_form(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> dict[str, Any]:
+def check_analysis_form(
+    kind: DataSetKind, paths: RunPaths, manifest: Mapping[str, Any], findings: Findings
+) -> dict[str, Any]:
     """The analysis against its own digest and against the manifest's; empty where it cannot be read."""
     where = paths.analysis.name
     try:
@@ -124,10 +140,9 @@ def check_analysis_form(paths: RunPaths, manifest: Mapping[str, Any], findings: 
         return {}
     findings.extend(digest_problems(paths.analysis, analysis, content, what="analysis"))
     status = analysis.get("status")
-    if status not in ANALYSIS_STATUSES:
-        findings.add(
-            Code.WRONG_VALUE, f"{where}: status", f"it says {shown(status)}", allowed=", ".join(ANALYSIS_STATUSES)
-        )
+    statuses = ANALYSIS_STATUSES if kind.run_refusal is None else ANALYSIS_STATUSES[:1]
+    if status not in statuses:
+        findings.add(Code.WRONG_VALUE, f"{where}: status", f"it says {shown(status)}", allowed=", ".join(statuses))
     entry = manifest["artifacts"].get("analysis") if isinstance(manifest.get("artifacts"), dict) else None
     if status == "prepared" and isinstance(entry, dict):
         digest = hashlib.sha256(content).hexdigest()
@@ -142,24 +157,17 @@ def check_analysis_claims(
 ) -> None:
     """What ``prepare`` must have written, ``expected``, against an analysis of any status."""
     status = analysis.get("status")
-    found = {key: value for key, value in analysis.items() if key != "content_sha256"}
+    found = {key: value for key, value in analysis.items() if key != DIGEST_KEY}
     if status != "prepared":
         # run and analyze add keys and warnings; what prepare said must still be there.
         found = {key: found[key] for key in expected if key in found}
         found["status"] = expected["status"]
         found["validation"] = _only(found.get("validation"), expected["validation"])
-        if isinstance(found["validation"], dict) and found["validation"].get("status") == PASS_WITH_WARNING:
+        if isinstance(found["validation"], dict) and found["validation"].get("status") == "PASS_WITH_WARNING":
             found["validation"]["status"] = expected["validation"]["status"]
         if isinstance(found.get("warnings"), list):
             found["warnings"] = [warning for warning in found["warnings"] if warning in expected["warnings"]]
     compare_exactly(dict(expected), found, where, findings)
-
-
-def capacity_warnings_of(analysis: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The warnings of an analysis that speak of ``service.kv_cache_blocks``."""
-    warnings = analysis.get("warnings")
-    found = warnings if isinstance(warnings, list) else []
-    return [each for each in found if isinstance(each, dict) and each.get("code") == CAPACITY_WARNING]
 
 
 def compare_exactly(expected: Any, found: Any, where: str, findings: Findings) -> None:
@@ -181,7 +189,8 @@ def compare_exactly(expected: Any, found: Any, where: str, findings: Findings) -
         for index, (value, claimed) in enumerate(zip(expected, found, strict=True)):
             compare_exactly(value, claimed, f"{where}[{index}]", findings)
     elif type(expected) is not type(found) or expected != found:
-        findings.add(Code.WRONG_VALUE, where, f"it says {shown(found)}", allowed=shown(expected))
+        code = Code.WRONG_VALUE if type(expected) is type(found) else Code.WRONG_TYPE
+        findings.add(code, where, f"it says {shown(found)}", allowed=shown(expected))
 
 
 class ConfigReader:
@@ -225,7 +234,7 @@ class ConfigReader:
 
 
 def value_in(config: Mapping[str, Any], path: str) -> Any:
-    """What stands at ``path`` (``a.b``); None where nothing does."""
+    """The value at ``path`` (keys with dots between), None where there is none."""
     value: Any = config
     for key in path.split("."):
         value = value.get(key) if isinstance(value, dict) else None

@@ -8,19 +8,19 @@ number and an added space alike.
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, BinaryIO, TypeGuard
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
-from ais_bench_prefix_cache.foundation.strict_json import JsonError, canonical_sha256, parse_json, read_file
-
-TYPE_CHECKING = False  # typing is slow to import
-if TYPE_CHECKING:
-    from typing import Any, TypeGuard
+from ais_bench_prefix_cache.foundation.strict_json import JsonError, canonical_sha256, parse_json
 
 DIGEST_KEY = "content_sha256"
+READ_BYTES = 1 << 20
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -40,18 +40,48 @@ def render_document(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2) + "\n").encode()
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading that must be a plain one: not a link, directory, device, socket or FIFO.
+
+    A file of a data set is data: a link could lead anywhere, and reading a FIFO or a device may never end.
+    Raises :class:`OSError`.
+    """
+    try:
+        # Opening a FIFO waits for a writer, unless told not to.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        if path.is_symlink():
+            raise OSError(None, "it is a symbolic link, not a file", str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(None, "it is a directory, device, socket or FIFO, not a file", str(path))
+    return os.fdopen(descriptor, "rb", buffering=READ_BYTES)
+
+
 def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:
     """The JSON object in ``path`` and the file's bytes; ``what`` names it in errors (``manifest``).
 
     Raises :class:`ArtifactError` where the file is missing, unreadable or not one JSON object with unique keys.
     """
-    content = read_file(path, f"the {what}", ArtifactError)
+    try:
+        with open_regular(path) as stream:
+            content = stream.read()
+    except FileNotFoundError:
+        raise ArtifactError.of(Code.MISSING_FILE, str(path), f"the {what} does not exist") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ArtifactError.of(Code.UNREADABLE_FILE, str(path), f"the {what} cannot be read: {reason}") from None
     try:
         document = parse_json(content)
     except JsonError as error:
         raise ArtifactError.of(Code.INVALID_JSON, str(path), f"the {what} {error}") from None
     if not isinstance(document, dict):
         raise ArtifactError.of(Code.INVALID_JSON, str(path), f"the {what} is not a JSON object")
+    try:
+        canonical_sha256(document)
+    except UnicodeEncodeError:
+        raise ArtifactError.of(Code.INVALID_JSON, str(path), f"the {what} holds half of a character") from None
     return document, content
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from ais_bench_prefix_cache.datasets.format.manifest import read_manifest
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths, split_timestamp
-from ais_bench_prefix_cache.datasets.text.manifest import read_manifest
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
 ManifestStatus = Literal["inspected", "prepared"]

@@ -10,7 +10,7 @@
 Each benchmark run of the data set has a directory of its own below ``runs``, which nothing changes afterwards;
 ``result/….analysis.json`` is the newest run's.
 
-An image data set has ``<run id>.<image scenario>.requests.jsonl`` in place of the two row files.
+A kind of data set may have other files of rows there.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ TIMESTAMP_FORMAT = "%Y%m%d_%H%M%S"
 MANIFEST_SUFFIX = ".manifest.json"
 LATEST_ADVANCE_SECONDS = 3600
 """How far ahead of the clock a directory name may be when commands start faster than one a second."""
-
-IMAGE_SCENARIO_NAMES = ("single_1080p", "multi_720p_5")
 
 
 @dataclass(frozen=True)
@@ -106,14 +104,10 @@ class RunPaths:
     def requests(self) -> Path:
         return self.result_dir / f"{self.run_id}.requests.jsonl"
 
-    def image_requests(self, image_scenario: str) -> Path:
-        """The rows of an image data set."""
-        return self.result_dir / f"{self.run_id}.{image_scenario}.requests.jsonl"
-
-    @property
-    def data_files(self) -> tuple[Path, ...]:
-        """Every file that a data set of either kind may have beside its manifest."""
-        return (self.full, self.requests, self.analysis, *map(self.image_requests, IMAGE_SCENARIO_NAMES))
+    def data_files(self) -> list[Path]:
+        """Every finished file of the data set that lies beside its manifest."""
+        names = self.result_dir.glob("*") if self.result_dir.is_dir() else ()
+        return [path for path in names if path.name.startswith(f"{self.run_id}.") and path != self.manifest]
 
     @property
     def manifest(self) -> Path:

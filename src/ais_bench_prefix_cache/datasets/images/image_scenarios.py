@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ais_bench_prefix_cache.datasets.format.paths import IMAGE_SCENARIO_NAMES
-
 
 @dataclass(frozen=True)
 class ImageScenario:
@@ -16,6 +14,7 @@ class ImageScenario:
     images: int
 
 
-IMAGE_SCENARIOS: dict[str, ImageScenario] = dict(
-    zip(IMAGE_SCENARIO_NAMES, (ImageScenario(1920, 1080, 1), ImageScenario(1280, 720, 5)), strict=True)
-)
+IMAGE_SCENARIOS: dict[str, ImageScenario] = {
+    "single_1080p": ImageScenario(1920, 1080, 1),
+    "multi_720p_5": ImageScenario(1280, 720, 5),
+}

@@ -21,6 +21,7 @@ from ais_bench_prefix_cache.datasets.text.canonical import empty_prefix, forbid_
 from ais_bench_prefix_cache.datasets.text.drafts import Draft, DraftWriter, Request
 from ais_bench_prefix_cache.datasets.text.exactness import WholePrompts, check_seeds
 from ais_bench_prefix_cache.datasets.text.prompt_set import BuiltPrompt, PromptSet, WarmupPrompt
+from ais_bench_prefix_cache.datasets.text.request_seeds import request_random_seed
 from ais_bench_prefix_cache.datasets.text.row_streams import RowStreams
 from ais_bench_prefix_cache.datasets.text.seeds import check_short_texts, choose_codes, word_tokens
 from ais_bench_prefix_cache.exact_text.lexicon import Lexicon
@@ -200,7 +201,7 @@ class _AssembledPromptSet:
                 strict=True,
             )
             for index, group, shared, input_tokens, generation_index in columns:
-                random_seed = derive_seed(self._random_seed, "request", generation_index) >> 75
+                random_seed = request_random_seed(self._random_seed, generation_index)
                 number, code = self._codes.next_code(number)
                 number += 1
                 request = Request(index, group, shared, input_tokens, random_seed)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.doubles.prompt_plans import corpus_at, load, plan_of, scenario
+from tests.doubles.plans import plan_of
+from tests.doubles.prompt_plans import corpus_at, load, scenario
 from tests.doubles.tokenizer_families import ENGLISH
 
 from ais_bench_prefix_cache.datasets.text.canonical import forbid_canonical_blocks, write_canonicals

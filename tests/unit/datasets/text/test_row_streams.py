@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.doubles.prompt_plans import corpus_at, load, plan_of, scenario
+from tests.doubles.plans import plan_of
+from tests.doubles.prompt_plans import corpus_at, load, scenario
 from tests.doubles.tokenizer_families import ENGLISH
 
 from ais_bench_prefix_cache.datasets.text.row_streams import RowStreams

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.doubles.prompt_plans import load, plan_of
+from tests.doubles.plans import plan_of
+from tests.doubles.prompt_plans import load
 from tests.doubles.tokenizer_families import ENGLISH
 
 from ais_bench_prefix_cache.datasets.text.seeds import check_short_texts, choose_codes, word_tokens

@@ -252,11 +252,11 @@ def edited(path: str, change: Any) -> None:
 
 CHANGES: list[tuple[str, Any, set[str]]] = [
     ("requests", lambda rows: rows[2].update(question="Why?"), {"CORRESPONDENCE"}),
-    ("requests", lambda rows: rows.pop(), {"CORRESPONDENCE"}),
-    ("full", lambda rows: rows[3].update(theoretical_hit_tokens=1), {"WRONG_VALUE"}),
-    ("full", lambda rows: rows.insert(0, rows.pop()), {"WRONG_ROW"}),
-    ("full", lambda rows: rows[1].pop("dp_rank"), {"WRONG_ROW"}),
-    ("full", lambda rows: rows[5].update(max_tokens="7"), {"WRONG_ROW"}),
+    ("requests", lambda rows: rows.pop(), {"ROW_COUNT"}),
+    ("full", lambda rows: rows[3].update(theoretical_hit_tokens=1), {"WRONG_VALUE", "SHARING_DIFFERS"}),
+    ("full", lambda rows: rows.insert(0, rows.pop()), {"WRONG_VALUE", "CORRESPONDENCE"}),
+    ("full", lambda rows: rows[1].pop("dp_rank"), {"MISSING_KEY"}),
+    ("full", lambda rows: rows[5].update(max_tokens="7"), {"WRONG_TYPE"}),
     ("full", lambda rows: rows[5].update(timestamp_ms=1), set()),
 ]
 

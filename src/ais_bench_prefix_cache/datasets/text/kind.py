@@ -1,0 +1,670 @@
+"""Text data sets: rows, manifest sections and rules. Theory is a plan, and the plan follows from the Scenario alone.
+
+So everything that is not text is proven by planning again from the recorded configuration: lengths, groups, order,
+ranks, shared lengths, hits, output lengths, trajectory and every figure of manifest and analysis. What the texts are is
+proven by their tokens, deeply: every prompt is encoded again and replayed through a cache that knows nothing of the
+plan. Token counts are integers; rates are divided last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ais_bench_prefix_cache.datasets.format.capacity import capacity_warnings
+from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256
+from ais_bench_prefix_cache.datasets.format.kind import (
+    Content,
+    DataSetKind,
+    DeepCheck,
+    JsonRow,
+    Ledger,
+    Preparation,
+    Warnings,
+)
+from ais_bench_prefix_cache.datasets.format.manifest import SOURCE_KEYS
+from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+from ais_bench_prefix_cache.datasets.format.recorded import recorded_scenario
+from ais_bench_prefix_cache.datasets.format.rows import (
+    ANSWER,
+    FreeSha256,
+    FreeText,
+    Row,
+    list_of,
+    read_rows,
+    request_id,
+    request_row,
+)
+from ais_bench_prefix_cache.datasets.format.writing import FileRecord
+from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, planned_capacity_curve
+from ais_bench_prefix_cache.datasets.text.prompt_set import PromptSet, WarmupPrompt
+from ais_bench_prefix_cache.datasets.text.recorded_lengths import with_lengths_of_rows
+from ais_bench_prefix_cache.datasets.text.request_seeds import request_random_seed
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.findings import Findings
+from ais_bench_prefix_cache.foundation.names import NO_RANK, PASS, group_name, verdict
+from ais_bench_prefix_cache.foundation.token_share import TokenShare
+from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
+from ais_bench_prefix_cache.planning.plan import Plan
+from ais_bench_prefix_cache.planning.planner import plan_scenario
+from ais_bench_prefix_cache.planning.summary import length_summary, trajectory_summary
+from ais_bench_prefix_cache.scenario.model import Scenario
+
+if TYPE_CHECKING:
+    from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
+
+COLD_ROUTE_STRATEGY = "group_round_robin"
+COLLISION_STATUS = "pass"
+
+TokenIds = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class TextRow(Row):
+    """A row of ``full.jsonl``. Lengths are tokens with the special tokens that the endpoint adds.
+
+    ``gsm_indices`` and ``gsm_hashes`` name corpus rows; the three digests are of token ids.
+    """
+
+    request_id: str
+    sequence_index: int
+    group_id: str
+    occurrence_index_within_group: int
+    dp_rank: int | None
+    lane_sequence: int | None
+    target_input_tokens: int
+    actual_input_tokens: int
+    max_tokens: int
+    shared_prefix_tokens: int
+    seed_tokens: int
+    natural_suffix_tokens: int
+    question: FreeText
+    answer: str
+    gsm_indices: Annotated[list[int], list_of(is_count, "a list of row numbers")]
+    gsm_hashes: Annotated[list[str], list_of(is_sha256, "a list of digests")]
+    canonical_prefix_sha256: str
+    seed_sha256: FreeSha256
+    request_random_seed: int
+    watermark_before: int
+    theoretical_hit_tokens: int
+    watermark_after: int
+    theoretical_hit_rate: float
+    divergence_block_sha256: FreeSha256
+    divergence_unique: bool
+    collision_status: str
+
+
+@dataclass(frozen=True)
+class PrefixOrigin:
+    """A group's canonical prefix: the digest of its tokens, and the corpus rows whose text it uses."""
+
+    sha256: str
+    corpus_indices: tuple[int, ...]
+    corpus_sha256: tuple[str, ...]
+
+
+class TextLedger(Ledger):
+    """Everything but the texts and their digests follows from the plan."""
+
+    def __init__(
+        self, scenario: Scenario, plan: Plan, prefixes: Sequence[PrefixOrigin], warmups: Sequence[WarmupPrompt]
+    ) -> None:
+        """``prefixes`` are those of all groups, ``warmups`` those of the groups that share anything."""
+        self.count = len(plan)
+        self.plan = plan
+        self._scenario = scenario
+        self._prefixes = prefixes
+        self._warmups = warmups
+        self._seed_digests: set[str] = set()
+        self._divergence_digests: set[str] = set()
+        self._columns = list(
+            zip(
+                plan.generation_index.tolist(),
+                plan.group.tolist(),
+                plan.occurrence_in_group.tolist(),
+                plan.dp_rank.tolist(),
+                plan.lane_sequence.tolist(),
+                plan.input_tokens.tolist(),
+                plan.max_tokens.tolist(),
+                plan.shared_prefix_tokens.tolist(),
+                plan.hit_tokens.tolist(),
+                plan.watermark_before.tolist(),
+                plan.watermark_after.tolist(),
+                strict=True,
+            )
+        )
+
+    def row(
+        self,
+        index: int,
+        text: str,
+        *,
+        corpus_indices: list[int],
+        corpus_sha256: list[str],
+        seed_sha256: str,
+        divergence_sha256: str,
+    ) -> TextRow:
+        """The row of one prompt."""
+        number, group, occurrence, rank, lane, inputs, max_tokens, shared, hits, before, after = self._columns[index]
+        return TextRow(
+            request_id=request_id(index),
+            sequence_index=index,
+            group_id=group_name(group),
+            occurrence_index_within_group=occurrence,
+            dp_rank=None if rank == NO_RANK else rank,
+            lane_sequence=None if lane == NO_RANK else lane,
+            target_input_tokens=inputs,
+            actual_input_tokens=inputs,
+            max_tokens=max_tokens,
+            shared_prefix_tokens=shared,
+            seed_tokens=self.plan.seed_tokens,
+            natural_suffix_tokens=inputs - shared - self.plan.seed_tokens,
+            question=text,
+            answer=ANSWER,
+            gsm_indices=corpus_indices,
+            gsm_hashes=corpus_sha256,
+            canonical_prefix_sha256=self._prefixes[group].sha256,
+            seed_sha256=seed_sha256,
+            request_random_seed=request_random_seed(self._scenario.run.random_seed, number),
+            watermark_before=before,
+            theoretical_hit_tokens=hits,
+            watermark_after=after,
+            theoretical_hit_rate=hits / inputs,
+            divergence_block_sha256=divergence_sha256,
+            divergence_unique=True,
+            collision_status=COLLISION_STATUS,
+        )
+
+    def expected(self, index: int, row: JsonRow) -> TextRow:
+        return self.row(
+            index,
+            row["question"],
+            corpus_indices=row["gsm_indices"],
+            corpus_sha256=row["gsm_hashes"],
+            seed_sha256=row["seed_sha256"],
+            divergence_sha256=row["divergence_block_sha256"],
+        )
+
+    def companions(self, index: int, row: JsonRow) -> tuple[JsonRow, ...]:
+        return (request_row(row, self._scenario.output_key),)
+
+    def add(self, index: int, row: JsonRow, where: str, findings: Findings) -> None:
+        self._seed_digests.add(row["seed_sha256"])
+        self._divergence_digests.add(row["divergence_block_sha256"])
+        if len(row["gsm_indices"]) != len(row["gsm_hashes"]):
+            message = f"it has {len(row['gsm_hashes'])} digests"
+            findings.add(Code.WRONG_VALUE, f"{where}: gsm_hashes", message, allowed="one for each of gsm_indices")
+
+    def finish(self, name: str, findings: Findings) -> None:
+        for key, digests in (
+            ("seed_sha256", self._seed_digests),
+            ("divergence_block_sha256", self._divergence_digests),
+        ):
+            repeated = len(self.plan) - len(digests)
+            if repeated > 0:
+                message = f"{repeated} rows repeat the {key} of another row"
+                findings.add(Code.NOT_UNIQUE, name, message, allowed="all different")
+
+    def sections(self, artifacts: Mapping[str, Any]) -> dict[str, Any]:
+        plan = self.plan
+        return {
+            "requests": requests_section(plan),
+            "prefix_cache": prefix_cache_section(plan, self._scenario.validation.target_warning_pp),
+            "groups": groups_section(plan, self._prefixes),
+            "dp": dp_section(plan),
+            "warmup": warmup_section(plan, self._warmups),
+            "divergence": divergence_section(plan),
+        }
+
+    def analysis(self, run_id: str, recorded: Warnings | None) -> dict[str, Any]:
+        return prepared_analysis(run_id, self.plan, plan_warnings(self._scenario, self.plan))
+
+
+class TextDeepCheck(DeepCheck):
+    """Every length, that shared tokens are the group's canonical ones, the digests, and the hits of every request.
+
+    In warm-up mode the warm-up prompts are replayed first, and all formal requests go to one cache: that is the
+    strictest case, because there they could hit each other.
+    """
+
+    def __init__(self, paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> None:
+        self._full = paths.full
+        self._manifest_name = paths.manifest.name
+        self._findings = findings
+        self._groups: Mapping[str, Any] = manifest["groups"]
+        self._warmup_plan: Sequence[JsonRow] = manifest["warmup"]["plan"]
+        self._block_size: int = manifest["tokenizer"]["block_size"]
+        self._replay = SequentialReplay(block_size=self._block_size, ranks=manifest["dp"]["size"])
+        self._prefixes: dict[str, TokenIds] = {}
+        self._prompts = 0
+        self._share = TokenShare()
+
+    def texts(self) -> Iterator[tuple[str, Callable[[Sequence[int]], None]]]:
+        for entry in self._warmup_plan:
+            yield entry["prompt"], partial(self._warm, entry)
+        for row in read_rows(self._full):
+            yield row["question"], partial(self._judge, row)
+
+    def _warm(self, entry: JsonRow, token_ids: Sequence[int]) -> None:
+        where, ids = f"{self._manifest_name}: warmup.plan {entry['request_id']}", np.array(token_ids, dtype=np.uint32)
+        self._compare(where, "input_tokens", entry["input_tokens"], len(ids))
+        self._check_prefix(where, entry["group_id"], ids[: entry["shared_prefix_tokens"]])
+        self._replay.run(entry["dp_rank"], ids, counted=False)
+
+    def _judge(self, row: JsonRow, token_ids: Sequence[int]) -> None:
+        where, ids = f"{self._full.name} line {row['sequence_index'] + 1}", np.array(token_ids, dtype=np.uint32)
+        shared, seed = row["shared_prefix_tokens"], row["seed_tokens"]
+        self._compare(where, "actual_input_tokens", row["actual_input_tokens"], len(ids))
+        self._check_prefix(where, row["group_id"], ids[:shared])
+        self._compare(where, "seed_sha256", row["seed_sha256"], _sha256(ids[shared : shared + seed]))
+        divergence = _sha256(ids[shared : shared + self._block_size])
+        self._compare(where, "divergence_block_sha256", row["divergence_block_sha256"], divergence)
+        hits = self._replay.run(row["dp_rank"] or 0, ids)
+        self._compare(where, "theoretical_hit_tokens", row["theoretical_hit_tokens"], hits)
+        self._share += TokenShare(len(ids), hits)
+        self._prompts += 1
+
+    def report(self) -> dict[str, Any]:
+        for name, group in self._groups.items():
+            seen = self._prefixes.get(name, np.empty(0, dtype=np.uint32))
+            where = f"{self._manifest_name}: groups.{name}"
+            self._compare(where, "canonical_prefix_tokens", group["canonical_prefix_tokens"], len(seen))
+            if group["canonical_prefix_tokens"] == len(seen):
+                self._compare(where, "canonical_prefix_sha256", group["canonical_prefix_sha256"], _sha256(seen))
+        return {
+            "prompts": self._prompts,
+            "warmup_prompts": len(self._warmup_plan),
+            "tokens": self._share.total,
+            "hit_tokens": self._share.shared,
+            "hit_rate": self._share.rate,
+        }
+
+    def _check_prefix(self, where: str, group: str, shared: TokenIds) -> None:
+        """``shared`` against what the group has shared so far; the longer one is kept."""
+        known = self._prefixes.get(group)
+        if known is None or len(shared) > len(known):
+            self._prefixes[group] = shared.copy()
+        if known is not None:
+            common = min(len(known), len(shared))
+            different = np.flatnonzero(known[:common] != shared[:common])
+            if different.size:
+                message = f"its token {int(different[0])} is not that of the canonical prefix of {group}"
+                self._findings.add(Code.PREFIX_DIFFERS, where, message)
+
+    def _compare(self, where: str, key: str, claimed: object, found: object) -> None:
+        if claimed != found:
+            message = f"the file says {claimed}, but encoding and replaying the prompts gives {found}"
+            self._findings.add(Code.DEEP_CHECK, f"{where}: {key}", message)
+
+
+class TextKind(DataSetKind):
+    """See the module's docstring."""
+
+    name = "text"
+    manifest_keys = (
+        *SOURCE_KEYS,
+        "requests",
+        "prefix_cache",
+        "groups",
+        "dp",
+        "warmup",
+        "divergence",
+        "artifacts",
+        "content_sha256",
+    )
+    row_type = TextRow
+
+    def row_files(self, paths: RunPaths, manifest: Mapping[str, Any]) -> dict[str, Path]:
+        return {"full": paths.full, "requests": paths.requests}
+
+    def prepare(self, preparation: Preparation) -> Content:
+        from ais_bench_prefix_cache.datasets.text.assembly import VerifyMode, build_prompt_set
+
+        scenario = preparation.scenario
+        plan = plan_scenario(scenario)
+        sources = preparation.load()
+        verify: VerifyMode = "full" if preparation.check_whole else "proof"
+        prompts = build_prompt_set(scenario, plan, sources.tokenizer, sources.corpus, verify=verify)
+        return text_content(scenario, plan, prompts)
+
+    def ledger(
+        self, paths: RunPaths, manifest: Mapping[str, Any], records: Mapping[str, FileRecord], findings: Findings
+    ) -> TextLedger | None:
+        scenario = recorded_scenario(
+            paths, manifest, self.scenario_rules, findings, lambda document: with_lengths_of_rows(document, paths.full)
+        )
+        rows = records["full"].rows if "full" in records else None
+        if scenario is None or rows is None:
+            return None
+        if rows != scenario.requests.count:
+            # Planning takes what the configuration asks for: more than the files hold is not worth it.
+            findings.add(Code.ROW_COUNT, paths.full.name, f"it has {rows} rows", allowed=str(scenario.requests.count))
+            return None
+        where = paths.manifest.name
+        groups = scenario.prefix_cache.groups.count
+        prefixes = _recorded_prefixes(manifest.get("groups"), groups, f"{where}: groups", findings)
+        if prefixes is None:
+            return None
+        plan = plan_scenario(scenario)
+        warmups = _recorded_warmups(manifest.get("warmup"), plan, f"{where}: warmup.plan", findings)
+        return None if warmups is None else TextLedger(scenario, plan, prefixes, warmups)
+
+    def deep_check(
+        self, paths: RunPaths, manifest: Mapping[str, Any], tokenizer: PromptTokenizer, findings: Findings
+    ) -> TextDeepCheck:
+        return TextDeepCheck(paths, manifest, findings)
+
+
+KIND = TextKind()
+
+
+def text_content(scenario: Scenario, plan: Plan, prompts: PromptSet) -> Content:
+    """The data set of a plan and its prompts."""
+    prefixes = [
+        PrefixOrigin(prefix.sha256, tuple(prefix.corpus_indices), tuple(prefix.corpus_sha256))
+        for prefix in prompts.canonical_prefixes
+    ]
+    ledger = TextLedger(scenario, plan, prefixes, prompts.warmup_prompts)
+    note = f"{len(plan)} requests, planned by {plan.trajectory.path} ({plan.trajectory.status})"
+    return Content(_rows(prompts, ledger), len(plan), ledger, (note,))
+
+
+def _rows(prompts: PromptSet, ledger: TextLedger) -> Iterator[TextRow]:
+    for index, prompt in enumerate(prompts):
+        row = ledger.row(
+            index,
+            prompt.text,
+            corpus_indices=list(prompt.corpus_indices),
+            corpus_sha256=list(prompt.corpus_sha256),
+            seed_sha256=prompt.seed_sha256,
+            divergence_sha256=prompt.divergence_block_sha256,
+        )
+        if (prompt.sequence_index, prompt.actual_input_tokens) != (index, row.target_input_tokens):
+            raise ValueError(f"prompt {prompt.sequence_index} is not the one that is planned at {index}")
+        yield row
+
+
+def _recorded_prefixes(groups: Any, count: int, where: str, findings: Findings) -> list[PrefixOrigin] | None:
+    """What a manifest says of the origin of the canonical prefixes; None, with findings, where it cannot be that."""
+    if not isinstance(groups, dict) or len(groups) != count or list(groups) != [group_name(n) for n in range(count)]:
+        allowed = f"group-0 … group-{count - 1}"
+        findings.add(Code.WRONG_VALUE, where, "it does not hold the configured groups", allowed=allowed)
+        return None
+    prefixes = []
+    for name, group in groups.items():
+        section = group if isinstance(group, dict) else {}
+        digest, indices, hashes = (
+            section.get(key) for key in ("canonical_prefix_sha256", "gsm_indices", "gsm_question_sha256")
+        )
+        if (
+            not is_sha256(digest)
+            or not isinstance(indices, list)
+            or not isinstance(hashes, list)
+            or not all(map(is_count, indices))
+            or not all(map(is_sha256, hashes))
+            or len(indices) != len(hashes)
+        ):
+            message = (
+                "its canonical prefix has no digest, or gsm_indices and gsm_question_sha256 are no lists that match"
+            )
+            findings.add(Code.WRONG_TYPE, f"{where}.{name}", message)
+            return None
+        prefixes.append(PrefixOrigin(digest, tuple(indices), tuple(hashes)))
+    return prefixes
+
+
+def _recorded_warmups(section: Any, plan: Plan, where: str, findings: Findings) -> list[WarmupPrompt] | None:
+    """The warm-up prompts, from the entries for rank 0; None, with findings, where they are not those of the plan.
+
+    A group whose requests share nothing has nothing to warm and no entry.
+    """
+    if plan.mode != "warmup":
+        return []
+    shared = [(group, tokens) for group, tokens in enumerate(plan.canonical_prefix_tokens.tolist()) if tokens]
+    entries = section.get("plan") if isinstance(section, dict) else None
+    message = "it does not hold one prompt for each rank and group with a shared prefix"
+    if not isinstance(entries, list) or len(entries) != len(shared) * plan.dp_size:
+        findings.add(Code.WRONG_VALUE, where, message)
+        return None
+    prompts = []
+    for (group, prefix_tokens), entry in zip(shared, entries[:: plan.dp_size], strict=True):
+        text, tokens = (entry.get("prompt"), entry.get("input_tokens")) if isinstance(entry, dict) else (None, None)
+        if not isinstance(text, str) or not is_count(tokens) or not prefix_tokens <= tokens < 1 << 31:
+            findings.add(Code.WRONG_VALUE, where, message)
+            return None
+        prompts.append(WarmupPrompt(group, text, tokens, prefix_tokens))
+    return prompts
+
+
+def _sha256(token_ids: TokenIds) -> str:
+    """The digest of token ids as :mod:`ais_bench_prefix_cache.exact_text.token_digests` defines it."""
+    return hashlib.sha256(token_ids.astype("<u4").tobytes()).hexdigest()
+
+
+def requests_section(plan: Plan) -> dict[str, Any]:
+    """``manifest.requests``."""
+    return {
+        "count": len(plan),
+        "total_input_tokens": plan.total_input_tokens,
+        "input_length_summary": length_summary(plan.input_tokens),
+        "output_length_summary": length_summary(plan.max_tokens),
+    }
+
+
+def prefix_cache_section(plan: Plan, target_warning_pp: float) -> dict[str, Any]:
+    """``manifest.prefix_cache``. ``trajectory`` is ours: how the plan was made."""
+    signed = signed_difference_pp(plan)
+    requested = float(plan.requested_target_hit_rate)
+    return {
+        "mode": plan.mode,
+        "requested_target_hit_rate": requested,
+        "effective_target_hit_rate": plan.effective_target_hit_rate,
+        "theoretical_hit_rate": plan.theoretical_hit_rate,
+        "reachable_min": plan.reachability.min_rate,
+        "reachable_max": plan.reachability.max_rate,
+        "target_reachable": plan.target_reachable,
+        "minimum_non_shared_length": plan.minimum_non_shared_tokens,
+        "adjusted": plan.effective_target_hit_rate != requested,
+        "reason": _adjustment_reason(plan),
+        "validation_status": verdict(target_warnings(plan, target_warning_pp)),
+        "target_signed_difference_pp": signed,
+        "target_absolute_difference_pp": abs(signed),
+        "trajectory": trajectory_summary(plan),
+    }
+
+
+def groups_section(plan: Plan, prefixes: Sequence[PrefixOrigin]) -> dict[str, Any]:
+    """``manifest.groups``, in the groups' numeric order."""
+    shares = _shares(plan.group, plan, plan.group_count)
+    return {
+        group_name(number): {
+            "canonical_prefix_sha256": prefix.sha256,
+            "canonical_prefix_tokens": int(plan.canonical_prefix_tokens[number]),
+            "max_shared_prefix_tokens": int(plan.max_shared_prefix_tokens[number]),
+            "gsm_indices": list(prefix.corpus_indices),
+            "gsm_question_sha256": list(prefix.corpus_sha256),
+            "reachable_min": plan.group_reachability[number].min_rate,
+            "reachable_max": plan.group_reachability[number].max_rate,
+            "theoretical_hit_rate": shares[number][1].rate,
+        }
+        for number, prefix in enumerate(prefixes)
+    }
+
+
+def dp_section(plan: Plan) -> dict[str, Any]:
+    """``manifest.dp``."""
+    return {"size": plan.dp_size, "cold_route_strategy": COLD_ROUTE_STRATEGY if plan.mode == "cold" else None}
+
+
+def warmup_section(plan: Plan, prompts: Sequence[WarmupPrompt]) -> dict[str, Any]:
+    """``manifest.warmup``. ``prompts`` are those of the groups that share anything."""
+    if plan.mode != "warmup":
+        return {"enabled": False, "plan": []}
+    entries = [
+        {
+            "request_id": f"warmup:{group_name(each.group)}:{rank}",
+            "group_id": group_name(each.group),
+            "dp_rank": rank,
+            "prompt": each.text,
+            "input_tokens": each.input_tokens,
+            "shared_prefix_tokens": each.shared_prefix_tokens,
+            "max_tokens": 1,
+            "included_in_formal_statistics": False,
+        }
+        for each in prompts
+        for rank in range(plan.dp_size)
+    ]
+    return {"enabled": True, "plan": entries}
+
+
+def divergence_section(plan: Plan) -> dict[str, Any]:
+    """``manifest.divergence``: every request's first unshared block is unique."""
+    return {
+        "strategy": "globally_unique_seed_block",
+        "unique_request_blocks": len(plan),
+        "request_count": len(plan),
+        "collision_status": COLLISION_STATUS,
+    }
+
+
+def prepared_analysis(run_id: str, plan: Plan, warnings: list[dict[str, Any]]) -> dict[str, Any]:
+    """``analysis.json`` as ``prepare`` writes it (without its digest)."""
+    signed = signed_difference_pp(plan)
+    return {
+        "schema_version": "1.0",
+        "run_id": run_id,
+        "status": "prepared",
+        "requested_target_hit_rate": float(plan.requested_target_hit_rate),
+        "effective_target_hit_rate": plan.effective_target_hit_rate,
+        "theoretical_hit_rate": plan.theoretical_hit_rate,
+        "target_difference_pp": abs(signed),
+        "target_signed_difference_pp": signed,
+        "target_absolute_difference_pp": abs(signed),
+        "validation": {
+            "target_reachable": plan.target_reachable,
+            "status": verdict(warnings),
+            "warning_only": True,
+            "affects_exit_code": False,
+        },
+        "theory": _theory_section(plan),
+        "warnings": warnings,
+    }
+
+
+def plan_warnings(scenario: Scenario, plan: Plan) -> list[dict[str, Any]]:
+    """Everything that a plan has to be warned of: how it misses the target, and whether it fits into the server."""
+    warnings = target_warnings(plan, scenario.validation.target_warning_pp)
+    blocks = scenario.service.kv_cache_blocks
+    if blocks is None:
+        return warnings
+    curve = planned_capacity_curve(_planned_requests(plan), block_size=plan.block_size, ranks=plan.dp_size)
+    return warnings + capacity_warnings(curve, blocks, plan.total_hit_tokens)
+
+
+def _planned_requests(plan: Plan) -> Iterator[PlannedRequest]:
+    """All that a server is sent. Requests without a planned rank are taken to go to the ranks in turn."""
+    if plan.mode == "warmup":
+        for group, prefix in enumerate(plan.canonical_prefix_tokens.tolist()):
+            for rank in range(plan.dp_size if prefix else 0):
+                yield PlannedRequest(group_name(group), rank, prefix + plan.seed_tokens, prefix, counted=False)
+    columns = (plan.group, plan.dp_rank, plan.input_tokens, plan.shared_prefix_tokens, plan.max_tokens)
+    for index, (group, rank, *tokens) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        yield PlannedRequest(group_name(group), index % plan.dp_size if rank == NO_RANK else rank, *tokens)
+
+
+def target_warnings(plan: Plan, target_warning_pp: float) -> list[dict[str, Any]]:
+    """The warnings that are known before anything is sent. They never change an exit code."""
+    warnings: list[dict[str, Any]] = []
+    requested = float(plan.requested_target_hit_rate)
+    reachable_min, reachable_max = plan.reachability.min_rate, plan.reachability.max_rate
+    if not plan.target_reachable:
+        warnings.append(
+            {
+                "code": Code.TARGET_UNREACHABLE.value,
+                "message": f"the requested hit rate {requested:.4f} lies outside of what these lengths, groups and "
+                f"order can reach: {reachable_min:.4f} to {reachable_max:.4f}",
+                "requested_target_hit_rate": requested,
+                "reachable_min": reachable_min,
+                "reachable_max": reachable_max,
+            }
+        )
+    difference = abs(signed_difference_pp(plan))
+    if difference > target_warning_pp:
+        warnings.append(
+            {
+                "code": Code.TARGET_DEVIATION.value,
+                "message": f"the theoretical hit rate {plan.theoretical_hit_rate:.4f} is {difference:.2f} percentage "
+                f"points away from the requested {requested:.4f} (warning above {target_warning_pp:g})",
+                "requested_target_hit_rate": requested,
+                "theoretical_hit_rate": plan.theoretical_hit_rate,
+                "difference_pp": difference,
+                "threshold_pp": float(target_warning_pp),
+            }
+        )
+    if plan.trajectory.status != PASS:
+        warnings.append(
+            {
+                "code": Code.TRAJECTORY_BEST_EFFORT.value,
+                "message": "the total of hits is exact, but on the way there the cumulative hit rate may fall back or "
+                "overshoot (manifest: prefix_cache.trajectory)",
+                "issue_count": plan.trajectory.issue_count,
+            }
+        )
+    return warnings
+
+
+def signed_difference_pp(plan: Plan) -> float:
+    """Theory minus target in percentage points."""
+    return (plan.theoretical_hit_rate - float(plan.requested_target_hit_rate)) * 100
+
+
+def _theory_section(plan: Plan) -> dict[str, Any]:
+    """``analysis.theory``; ``dp`` is empty in warm-up mode: the server's balancer may put a request anywhere."""
+    total = TokenShare(plan.total_input_tokens, plan.total_hit_tokens)
+    groups = _shares(plan.group, plan, plan.group_count)
+    ranks = _shares(plan.dp_rank, plan, plan.dp_size) if plan.mode == "cold" else []
+    return {
+        "input_tokens": total.total,
+        "hit_tokens": total.shared,
+        "hit_rate": total.rate,
+        "groups": {group_name(number): _share_section(*each) for number, each in enumerate(groups)},
+        "dp": {str(rank): _share_section(*each) for rank, each in enumerate(ranks)},
+    }
+
+
+def _share_section(requests: int, share: TokenShare) -> dict[str, Any]:
+    return {
+        "requests": requests,
+        "input_tokens": share.total,
+        "hit_tokens": share.shared,
+        "hit_rate": share.rate,
+    }
+
+
+def _shares(key: npt.NDArray[np.integer[Any]], plan: Plan, size: int) -> list[tuple[int, TokenShare]]:
+    """Requests, and the share of their tokens that is hit, for each value of the column ``key``."""
+
+    def sums(values: Any) -> list[int]:
+        totals = np.zeros(size, dtype=np.int64)
+        np.add.at(totals, key, values)
+        return [int(total) for total in totals]
+
+    columns = zip(sums(1), sums(plan.input_tokens), sums(plan.hit_tokens), strict=True)
+    return [(requests, TokenShare(inputs, hits)) for requests, inputs, hits in columns]
+
+
+def _adjustment_reason(plan: Plan) -> str | None:
+    if plan.requested_target_hit_rate > plan.reachability.max_rate:
+        return "above_reachable_max"
+    if plan.requested_target_hit_rate < plan.reachability.min_rate:
+        return "below_reachable_min"
+    if plan.effective_target_hit_rate != plan.requested_target_hit_rate:
+        return "block_rounding"
+    return None
