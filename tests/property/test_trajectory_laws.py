@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from tests.doubles.plan_scenarios import make_scenario
+from tests.doubles.scenarios import make_scenario
 
 from ais_bench_prefix_cache.planning.plan import Plan
 from ais_bench_prefix_cache.planning.planner import plan_scenario

@@ -16,7 +16,7 @@ from ais_bench_prefix_cache.planning.flag_free import flag_free_plan
 from ais_bench_prefix_cache.planning.lane_simulation import simulate_cold, simulate_warm
 from ais_bench_prefix_cache.planning.lanes import Lanes, build_lanes, cold_ranks
 from ais_bench_prefix_cache.planning.lengths import request_lengths
-from ais_bench_prefix_cache.planning.ordering import occurrence_in_group, send_order
+from ais_bench_prefix_cache.planning.ordering import assigned_groups, occurrence_in_group, send_order
 from ais_bench_prefix_cache.planning.plan import Int32Column, Int64Column, Plan, PlanningPath, Trajectory
 from ais_bench_prefix_cache.planning.quality import largest_distance, smallest_possible_distance
 from ais_bench_prefix_cache.planning.reachability import (
@@ -134,22 +134,22 @@ def plan_scenario(scenario: Scenario) -> Plan:
 def _draw_requests(scenario: Scenario) -> _Requests:
     config, seed = scenario.prefix_cache, scenario.run.random_seed
     counts = group_counts(config.groups.count, config.groups.assignment, scenario.requests.count)
+    group = assigned_groups(counts, seed)
     overrides = config.groups.overrides.items()
     inputs = request_lengths(
         "input",
         scenario.requests.input_length,
         {group: override.input_length for group, override in overrides if override.input_length is not None},
-        counts,
+        group,
         seed,
     )
     outputs = request_lengths(
         "output",
         scenario.requests.output_length,
         {group: override.output_length for group, override in overrides if override.output_length is not None},
-        counts,
+        group,
         seed,
     )
-    group = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     order = send_order(config.order, group, inputs, RandomStream(seed, "order", config.order))
     group, inputs = group[order], inputs[order]
     return _Requests(
