@@ -174,11 +174,11 @@ def _plan_cold(
     def lane_plan(play: float) -> tuple[Int64Column, bool]:
         return plan_lanes(inputs, capacity, limits, lanes, hit_blocks, block_size, play=play)
 
-    def badness(candidate: Int64Column) -> tuple[float, float]:
-        """The worst clear step, 0 where there is none; then the distance from the target."""
+    def badness(candidate: Int64Column) -> tuple[bool, float, float]:
+        """Whether it has a clear step, its distance from the target, and its worst step."""
         hits = simulate_cold(candidate * block_size, lanes).hit_tokens
         check = check_trajectory(inputs, hits, lanes, block_size)
-        return check.largest_step, round(largest_distance(inputs, hits), 12)
+        return check.issue_count > 0, round(largest_distance(inputs, hits), 12), check.largest_step
 
     def smoothest(*candidates: Int64Column) -> Int64Column:
         """The best of the candidates; where each has a clear step, lanes that follow nothing but their own rate too."""
