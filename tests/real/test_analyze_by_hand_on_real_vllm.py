@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.real.real_vllm import SERVED_MODEL
+from tests.real.real_server import SERVED_MODEL
 
 from ais_bench_prefix_cache.cli import main
 
@@ -32,7 +32,7 @@ class ByHand:
 
     def __post_init__(self) -> None:
         headers = {"Authorization": f"Bearer {self.server.api_key}"} if self.server.api_key else {}
-        self.client = httpx.Client(base_url=self.server.vllm.url, headers=headers, timeout=120, trust_env=False)
+        self.client = httpx.Client(base_url=self.server.real.url, headers=headers, timeout=120, trust_env=False)
 
     def reset(self) -> None:
         assert self.client.post("/reset_prefix_cache").json() == {"success": True}
