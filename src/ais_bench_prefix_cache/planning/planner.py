@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ais_bench_prefix_cache.foundation.names import NO_RANK, group_name
+from ais_bench_prefix_cache.foundation.names import BEST_EFFORT, NO_RANK, PASS, group_name
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
 from ais_bench_prefix_cache.planning.allocation import allocate_warm, share_among_lanes
 from ais_bench_prefix_cache.planning.cold_beam import beam_is_affordable, search_plan
@@ -90,7 +90,7 @@ def plan_scenario(scenario: Scenario) -> Plan:
         check = check_trajectory(inputs, theory.hit_tokens, lanes, block_size)
     trajectory = Trajectory(
         path=answer.path,
-        status="BEST_EFFORT" if check.issues or answer.path == "exact" else "PASS",
+        status=BEST_EFFORT if check.issues or answer.path == "exact" else PASS,
         issues=check.issues,
         fallback_reason=answer.fallback_reason,
         issue_count=check.issue_count,
