@@ -22,16 +22,13 @@ def execute(arguments: argparse.Namespace) -> int:
     """Run ``report``; returns the exit code."""
     from ais_bench_prefix_cache.aisbench.results import performance_report
     from ais_bench_prefix_cache.commands.console import note, print_json
-    from ais_bench_prefix_cache.datasets.format.documents import read_document
-    from ais_bench_prefix_cache.datasets.format.manifest import read_manifest
-    from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+    from ais_bench_prefix_cache.datasets.kinds import verify_data_set
     from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
     from ais_bench_prefix_cache.reporting.summary_table import render_summary_table, summary_rows
 
-    manifest = read_manifest(arguments.manifest)
-    paths = RunPaths.of_manifest(arguments.manifest)
-    analysis, _ = read_document(paths.analysis, what="analysis")
-    performance = performance_report(analysis, analysis_path=paths.analysis)
+    data_set = verify_data_set(arguments.manifest)
+    manifest, analysis = data_set.manifest, data_set.analysis
+    performance = performance_report(analysis, analysis_path=data_set.paths.analysis)
     if arguments.html is not None:
         from ais_bench_prefix_cache.reporting.report_page import render_report_page
 

@@ -5,17 +5,25 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.commands.console import print_json, run_log, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
+from ais_bench_prefix_cache.datasets.format.documents import render_document, require_plain_files
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, PrefixCacheError
+
+if TYPE_CHECKING:
+    from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
+    from ais_bench_prefix_cache.scenario.model import Scenario, TokenizerConfig
 
 DESCRIPTION = (
     "Check every byte, row and figure of a prepared data set: edits, truncations, swapped rows, missing or foreign "
-    "files are found and named, all at once. Prints one JSON object: ok, rows, run_id, or ok false and the errors."
+    "files are found and named, all at once, and so is everything that its recorded configuration, planned again, does "
+    "not give. Prints one JSON object: ok, rows, run_id, or ok false and the errors."
 )
 
 
@@ -25,8 +33,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deep",
         action="store_true",
-        help="also encode every prompt with the tokenizer and replay it through a model of the cache "
-        "(image data sets: encode every text)",
+        help="also encode every prompt with the tokenizer and replay it through a model of the cache (image data sets: "
+        "encode every text); with the corpus at hand make the prompts again and compare their bytes",
+    )
+    sources = parser.add_argument_group(
+        "what --deep trusts",
+        "Without these, a local directory and a corpus file that the manifest names are read, as data: no code of a "
+        "tokenizer is run, nothing is downloaded.",
+    )
+    sources.add_argument(
+        "--scenario",
+        type=Path,
+        metavar="FILE",
+        help="take tokenizer, corpus and the permission to run code from it, and refuse a data set of another Scenario",
+    )
+    sources.add_argument("--tokenizer", metavar="DIR|NAME", help="the server's tokenizer: a directory or a hub name")
+    sources.add_argument(
+        "--trust-remote-code", action="store_true", help="allow Python code of the tokenizer's repository"
+    )
+    sources.add_argument("--corpus", type=Path, metavar="FILE", help="the corpus that the data set was made from")
+    sources.add_argument("--trace", type=Path, metavar="FILE", help="the trace that the data set was made from")
+    origin = parser.add_argument_group("who made it: a detached signature (HMAC-SHA256) beside the manifest")
+    origin.add_argument(
+        "--seal", type=Path, metavar="KEY_FILE", help="write MANIFEST.hmac, after everything else was found to be right"
+    )
+    origin.add_argument(
+        "--signature", type=Path, metavar="KEY_FILE", help="refuse a manifest without a signature by this key"
     )
 
 
@@ -34,7 +66,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Run ``validate``; returns the exit code."""
     try:
         with _log(arguments.manifest):
-            report = _report(arguments.manifest, deep=arguments.deep)
+            report = _report(arguments)
     except PrefixCacheError as error:
         print_json({"ok": False, "errors": [_as_json(problem) for problem in error.problems]})
         raise
@@ -42,25 +74,110 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _report(manifest: Path, *, deep: bool) -> dict[str, Any]:
-    from ais_bench_prefix_cache.datasets.format.engine import verify_deeply
+def _report(arguments: argparse.Namespace) -> dict[str, Any]:
+    from ais_bench_prefix_cache.datasets.format.documents import read_document
+    from ais_bench_prefix_cache.datasets.format.signature import check_signature, sign, signature_path
     from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
+    from ais_bench_prefix_cache.datasets.format.writing import write_content
     from ais_bench_prefix_cache.datasets.kinds import verify
-    from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
-    data_set = verify(manifest)
+    manifest_path: Path = arguments.manifest
+    if arguments.signature is not None:
+        _, content = read_document(manifest_path, what="manifest")
+        check_signature(manifest_path, content, arguments.signature)
+    data_set = verify(manifest_path)
     report: dict[str, Any] = {"ok": True, "rows": data_set.rows, "run_id": data_set.run_id}
-    warning = corpus_warning(data_set.manifest)
+    scenario = None if arguments.scenario is None else _own_scenario(arguments.scenario, data_set)
+    corpus_path = arguments.corpus or (scenario.corpus.path if scenario else _recorded_corpus(data_set))
+    warning = corpus_warning(data_set.manifest, corpus_path)
     if warning is not None:
         warn(warning)
         report["warnings"] = [warning]
-    if deep:
-        stated = data_set.manifest["effective_config"]["tokenizer"]
-        tokenizer = load_quietly(
-            TokenizerConfig(stated["path"], stated["block_size"], stated["revision"], stated["trust_remote_code"])
-        )
-        report["deep"] = verify_deeply(data_set, tokenizer)
+    if arguments.deep:
+        report["deep"] = _deep(arguments, data_set, scenario, None if warning else corpus_path)
+    if arguments.signature is not None:
+        report["signature"] = "valid"
+    if arguments.seal is not None:
+        _, content = read_document(manifest_path, what="manifest")
+        if content != render_document(data_set.manifest):
+            message = "the manifest was changed while it was validated"
+            raise ArtifactError.of(Code.CONTENT_EDITED, str(manifest_path), message)
+        write_content(signature_path(manifest_path), sign(content, arguments.seal))
+        report["sealed"] = str(signature_path(manifest_path))
     return report
+
+
+def _own_scenario(path: Path, data_set: VerifiedDataSet) -> Scenario:
+    """The user's Scenario. Raises where the data set was made from one that shapes it otherwise."""
+    from ais_bench_prefix_cache.scenario.identity import differing_fields, same_data_set
+    from ais_bench_prefix_cache.scenario.loading import load_scenario
+
+    rules = data_set.kind.scenario_rules
+    scenario = load_scenario(path, rules=rules)
+    recorded = data_set.manifest["effective_config"]
+    if data_set.kind.has_scenario:
+        # Neither a name with a time stamp nor the permission to run code shapes anything.
+        trusted = {"trust_remote_code": scenario.tokenizer.trust_remote_code}
+        run = {**recorded["run"], "run_id": data_set.paths.base_run_id}
+        recorded = {**recorded, "run": run, "tokenizer": {**recorded["tokenizer"], **trusted}}
+        made_in = Path(data_set.manifest["scenario_path"]).parent
+        if not same_data_set(scenario.effective, scenario.path.parent, recorded, made_in, rules):
+            fields = ", ".join(differing_fields(scenario.effective, recorded, rules))
+            message = f"the data set was made from a Scenario that differs in what shapes it: {fields}"
+            raise ArtifactError.of(Code.SCENARIO_DIFFERS, str(path), message, hint="Prepare it again with this one.")
+    return scenario
+
+
+def _recorded_corpus(data_set: VerifiedDataSet) -> Path:
+    return Path(data_set.manifest["effective_config"]["corpus"]["path"])
+
+
+def _deep(
+    arguments: argparse.Namespace, data_set: VerifiedDataSet, scenario: Scenario | None, corpus_path: Path | None
+) -> dict[str, Any]:
+    """Judge the texts, as far as tokenizer and corpus are at hand; says what was not proven."""
+    from ais_bench_prefix_cache.datasets.format.engine import verify_deeply
+    from ais_bench_prefix_cache.exact_text.corpus import load_corpus
+
+    config, named_by = _tokenizer(arguments, data_set, scenario)
+    not_proven = data_set.kind.not_proven(data_set.manifest)
+    if config is None:
+        not_proven.insert(
+            0, "anything about tokens: the tokenizer is no local directory; give --tokenizer or --scenario"
+        )
+        deep: dict[str, Any] = {}
+    else:
+        fields = data_set.kind.corpus_fields(data_set.manifest)
+        corpus = None if corpus_path is None else load_corpus(corpus_path, *fields)
+        deep = {
+            **verify_deeply(data_set, load_quietly(config), corpus, arguments.trace),
+            "tokenizer_named_by": named_by,
+        }
+        if not deep["rebuilt"]:
+            missing = "the corpus" if corpus is None else "the trace (--trace)"
+            not_proven.insert(0, f"that making the prompts again gives the same bytes: {missing} is not at hand")
+    if not_proven:
+        warn({"code": Code.NOT_PROVEN.value, "message": "not proven: " + "; ".join(not_proven)})
+    return {**deep, "not_proven": not_proven}
+
+
+def _tokenizer(
+    arguments: argparse.Namespace, data_set: VerifiedDataSet, scenario: Scenario | None
+) -> tuple[TokenizerConfig | None, str]:
+    """What to load, and who named it. Permission to run code, and names on the hub, never come from the manifest."""
+    from ais_bench_prefix_cache.scenario.model import TokenizerConfig
+
+    recorded = data_set.manifest["effective_config"]["tokenizer"]
+    if arguments.tokenizer is not None:
+        trusted = arguments.trust_remote_code
+        return TokenizerConfig(arguments.tokenizer, recorded["block_size"], None, trusted), "--tokenizer"
+    if scenario is not None:
+        trusted = scenario.tokenizer.trust_remote_code or arguments.trust_remote_code
+        return replace(scenario.tokenizer, trust_remote_code=trusted), "--scenario"
+    if not Path(recorded["path"]).is_dir():
+        return None, "manifest"
+    require_plain_files(Path(recorded["path"]))
+    return TokenizerConfig(recorded["path"], recorded["block_size"], None, arguments.trust_remote_code), "manifest"
 
 
 @contextmanager

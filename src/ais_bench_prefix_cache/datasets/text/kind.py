@@ -27,6 +27,7 @@ from ais_bench_prefix_cache.datasets.format.kind import (
     JsonRow,
     Ledger,
     Preparation,
+    Sources,
     Warnings,
 )
 from ais_bench_prefix_cache.datasets.format.manifest import SOURCE_KEYS
@@ -45,7 +46,7 @@ from ais_bench_prefix_cache.datasets.format.rows import (
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, planned_capacity_curve
 from ais_bench_prefix_cache.datasets.text.prompt_set import PromptSet, WarmupPrompt
-from ais_bench_prefix_cache.datasets.text.recorded_lengths import with_lengths_of_rows
+from ais_bench_prefix_cache.datasets.text.recorded_lengths import has_csv_rules, with_lengths_of_rows
 from ais_bench_prefix_cache.datasets.text.request_seeds import request_random_seed
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.findings import Findings
@@ -337,9 +338,7 @@ class TextKind(DataSetKind):
     def ledger(
         self, paths: RunPaths, manifest: Mapping[str, Any], records: Mapping[str, FileRecord], findings: Findings
     ) -> TextLedger | None:
-        scenario = recorded_scenario(
-            paths, manifest, self.scenario_rules, findings, lambda document: with_lengths_of_rows(document, paths.full)
-        )
+        scenario = _recorded(paths, manifest, findings)
         rows = records["full"].rows if "full" in records else None
         if scenario is None or rows is None:
             return None
@@ -356,6 +355,19 @@ class TextKind(DataSetKind):
         warmups = _recorded_warmups(manifest.get("warmup"), plan, f"{where}: warmup.plan", findings)
         return None if warmups is None else TextLedger(scenario, plan, prefixes, warmups)
 
+    def not_proven(self, manifest: Mapping[str, Any]) -> list[str]:
+        if not has_csv_rules(manifest["effective_config"]):
+            return []
+        return ["that the lengths are those of the CSV file that the Scenario named, which is not part of the data set"]
+
+    def rebuild(self, paths: RunPaths, manifest: Mapping[str, Any], sources: Sources, trace: Path | None) -> Content:
+        from ais_bench_prefix_cache.datasets.text.assembly import build_prompt_set
+
+        scenario = _recorded(paths, manifest, Findings())
+        assert scenario is not None, "the data set has been verified"
+        plan = plan_scenario(scenario)
+        return text_content(scenario, plan, build_prompt_set(scenario, plan, sources.tokenizer, sources.corpus))
+
     def deep_check(
         self, paths: RunPaths, manifest: Mapping[str, Any], tokenizer: PromptTokenizer, findings: Findings
     ) -> TextDeepCheck:
@@ -363,6 +375,12 @@ class TextKind(DataSetKind):
 
 
 KIND = TextKind()
+
+
+def _recorded(paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> Scenario | None:
+    return recorded_scenario(
+        paths, manifest, KIND.scenario_rules, findings, lambda document: with_lengths_of_rows(document, paths.full)
+    )
 
 
 def text_content(scenario: Scenario, plan: Plan, prompts: PromptSet) -> Content:

@@ -35,7 +35,7 @@ def with_lengths_of_rows(document: Mapping[str, Any], full: Path) -> Mapping[str
 
     Raises :class:`ScenarioError` where the rest is no Scenario or the rows do not have its number of lengths.
     """
-    if not any(True for _ in _csv_rules(document)):
+    if not has_csv_rules(document):
         return document
     replaced = copy.deepcopy(dict(document))
     for _, _, rule in _csv_rules(replaced):
@@ -51,6 +51,11 @@ def with_lengths_of_rows(document: Mapping[str, Any], full: Path) -> Mapping[str
         rule.clear()
         rule.update(mode="explicit", values=lengths.tolist())
     return replaced
+
+
+def has_csv_rules(document: Mapping[str, Any]) -> bool:
+    """Whether a Scenario's document takes any lengths from a CSV file."""
+    return any(True for _ in _csv_rules(document))
 
 
 def _csv_rules(document: Mapping[str, Any]) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
