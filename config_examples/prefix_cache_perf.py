@@ -28,6 +28,7 @@ model = scenario["aisbench"]["model"]
 
 run_id = manifest["run_id"]
 inference_url = service["inference_url"]
+inference_urls = [inference_url] if isinstance(inference_url, str) else inference_url
 
 datasets = [
     {
@@ -62,7 +63,8 @@ models = [
         "type": "ais_bench_prefix_cache.aisbench.adapters.model.PrefixCacheCompletionsAPI",
         "path": tokenizer["path"],
         "trust_remote_code": tokenizer["trust_remote_code"],
-        "inference_urls": [inference_url] if isinstance(inference_url, str) else inference_url,
+        "inference_urls": inference_urls,
+        "ranks_per_url": service["dp_size"] // len(inference_urls),
         "model": service["model"],
         "stream": model["stream"],
         "max_out_len": model["max_out_len"],

@@ -1,4 +1,4 @@
-"""Every metric family of the embedded server exists on a real vLLM 0.32, with the same type and label names."""
+"""Every metric family of the embedded server is one of a real vLLM 0.32 or SGLang 0.5.23, with its type and labels."""
 
 from __future__ import annotations
 
@@ -98,3 +98,32 @@ def test_the_cache_is_described_for_each_engine(deepseek_tokenizer_dir: Path) ->
         }
         for engine in ("0", "1")
     ]
+
+
+SGLANG_NEEDED = {
+    *(f"sglang:{name}" for name in ("prompt_tokens", "cached_tokens", "generation_tokens", "num_requests")),
+    *(f"sglang:{name}" for name in ("prefill_effective_tokens", "page_size", "num_pages", "max_total_num_tokens")),
+    *(f"sglang:{name}" for name in ("context_len", "token_usage", "num_running_reqs", "num_queue_reqs")),
+}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "ranks"), [("32_sglang0523_active.prom", 1), ("34_sglang0523_dp2_active.prom", 2)]
+)
+def test_every_family_is_sglang_s(project_root: Path, deepseek_tokenizer_dir: Path, recorded: str, ranks: int) -> None:
+    real = families((project_root / "tests" / "data" / "prom" / recorded).read_text(encoding="utf-8"))
+    configuration = ServerConfiguration(
+        tokenizer=deepseek_tokenizer_dir, engine="sglang", model="tiny", data_parallel_size=ranks, block_size=1
+    )
+    with running_server(configuration) as url:
+        fresh = families(httpx.get(f"{url}/metrics", trust_env=False).text)
+        for _ in range(2):
+            body = {"prompt": [1, 2, 3], "max_tokens": 3 - ranks, "routed_dp_rank": 0}
+            httpx.post(f"{url}/v1/completions", json=body, trust_env=False).raise_for_status()
+        ours = families(httpx.get(f"{url}/metrics", trust_env=False).text)
+    assert ours.keys() >= SGLANG_NEEDED
+    assert ours == {name: real[name] for name in ours}
+    # On a server just started the counters of the front end do not exist yet.
+    name = {1: "31_sglang0523_fresh.prom", 2: "33_sglang0523_dp2_fresh.prom"}[ranks]
+    started = families((project_root / "tests" / "data" / "prom" / name).read_text(encoding="utf-8"))
+    assert {name for name in SGLANG_NEEDED if name in fresh} == {name for name in SGLANG_NEEDED if name in started}

@@ -12,10 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import pytest
 
 from ais_bench_prefix_cache.counters.reader import EngineCounters
+from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
+from ais_bench_prefix_cache.service.client import ServiceClient
 from ais_bench_prefix_cache.service.readings import EngineId, Reading
+from ais_bench_prefix_cache.service.scraping import CounterReader
 
 URL = "http://service.test:8000"
 
@@ -65,7 +69,7 @@ class FakeService:
     turn: int = 0
 
     def transport(self) -> httpx.MockTransport:
-        return httpx.MockTransport(self._answer)
+        return httpx.MockTransport(self.handle)
 
     def read(self, texts: Any) -> Reading:
         """The parser that goes with this service's metrics text (JSON, to keep real parsing out of these tests)."""
@@ -75,13 +79,14 @@ class FakeService:
             counters[EngineId(0, label)] = EngineCounters(int(queries), int(hits))
         return Reading(tuple(texts), counters)
 
-    def _answer(self, request: httpx.Request) -> httpx.Response:
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        """What the service answers."""
         self.requests.append(request)
         overridden = self.override(request)
         if overridden is not None:
             return overridden
         path = request.url.path
-        if path == "/v1/completions":
+        if path in ("/v1/completions", "/v1/chat/completions"):
             return self._complete(request)
         if path == "/metrics":
             return httpx.Response(200, text=self._metrics(), headers={"content-type": "text/plain; version=1.0.0"})
@@ -99,7 +104,7 @@ class FakeService:
 
     def _complete(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
-        tokens = self.encode(body["prompt"])
+        tokens = self.encode(body["prompt"] if "prompt" in body else body["messages"][0]["content"])
         header = request.headers.get("x-data-parallel-rank")
         if header is not None and self.honour_header:
             rank = int(header)
@@ -153,3 +158,29 @@ class FakeService:
             for rank in self.reset_ranks if self.reset_ranks is not None else range(self.dp_size):
                 self.cached[rank] = {}
         return httpx.Response(self.reset_status, text=body)
+
+
+class Clock:
+    """Time that passes only while someone sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def connect(service: FakeService, **changes: Any) -> tuple[ServiceClient, CounterReader, Clock]:
+    config = service_config(**{"dp_size": service.dp_size, "timeout_seconds": 5.0, **changes})
+    client = ServiceClient(config, transport=service.transport())
+    clock = Clock()
+    return client, CounterReader(client, service.read, clock=clock, sleep=clock.sleep), clock
+
+
+def failures(action: Callable[[], object]) -> list[str]:
+    with pytest.raises(ServiceError) as caught:
+        action()
+    return [f"[{problem.code}] {problem.where}: {problem.message}" for problem in caught.value.problems]

@@ -92,3 +92,30 @@ def test_a_port_that_was_not_reset_is_named(
     assert "error [RESET_INEFFECTIVE]" in stderr
     assert "rank 1 still hits" in stderr
     assert "emptied were only the ranks [0]" in stderr
+
+
+@pytest.mark.parametrize("mode", ["cold", "warmup"])
+def test_two_ports_of_two_ranks_each(
+    mode: str, deepseek_tokenizer_dir: Path, tmp_path: Path, command_line: CommandLine
+) -> None:
+    """Hybrid load balancing: the URL reaches two ranks, the header chooses between them; both ports say 0 and 1."""
+    configuration = ServerConfiguration(tokenizer=deepseek_tokenizer_dir, model="tiny", data_parallel_size=2)
+    with running_server(configuration) as first, running_server(configuration) as second:
+        scenario = scenario_of([first, second], deepseek_tokenizer_dir, tmp_path, mode)
+        document = json.loads(scenario.read_text())
+        document["service"]["dp_size"] = 4
+        scenario.write_text(json.dumps(document))
+        paths = prepare_words(scenario)
+        command_line("run", "--scenario", scenario, cwd=tmp_path)
+    analysis = json.loads(paths.analysis.read_text())
+    by_dp, theory = analysis["actual"]["by_dp"], analysis["theory"]
+    assert [by_dp[rank]["engine"] for rank in ("0", "1", "2", "3")] == ["0", "1", "0", "1"]
+    assert (analysis["actual"]["global_queries"], analysis["actual"]["global_hits"]) == (
+        theory["input_tokens"],
+        theory["hit_tokens"],
+    )
+    if mode == "cold":
+        assert {rank: (counted["queries"], counted["hits"]) for rank, counted in by_dp.items()} == {
+            rank: (share["input_tokens"], share["hit_tokens"]) for rank, share in theory["dp"].items()
+        }
+    assert analysis["findings"] == []

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.doubles.fake_service import service_config
 
+from ais_bench_prefix_cache.counters.reader import CacheConfig
 from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.running import running_server
@@ -18,7 +19,7 @@ from ais_bench_prefix_cache.service.block_inference import BlockRule
 from ais_bench_prefix_cache.service.client import ServiceClient
 from ais_bench_prefix_cache.service.preflight import SamplePrompt, Workload, check_engines, check_inference
 from ais_bench_prefix_cache.service.probing import ProbedRanks, probe_ranks
-from ais_bench_prefix_cache.service.readings import cache_configs, read_metrics, reading_parser
+from ais_bench_prefix_cache.service.readings import EngineId, cache_configs, read_metrics, reading_parser
 from ais_bench_prefix_cache.service.resetting import ResetOutcome, empty_the_caches
 from ais_bench_prefix_cache.service.scraping import CounterReader
 from ais_bench_prefix_cache.service.warming import WarmedEntry, WarmupEntry, warm_and_prove
@@ -161,12 +162,15 @@ def workload(encode: Callable[[str], list[int]], **changes: Any) -> Workload:
     return Workload(**{**values, **changes})
 
 
+def told(client: ServiceClient) -> dict[EngineId, CacheConfig]:
+    return cache_configs(read_metrics(client.config, client.scrape()))
+
+
 def preflight(service: Connected, asked: Workload, encode: Callable[[str], list[int]]) -> list[str]:
     codes = []
-    told = cache_configs(read_metrics(service.client.config, service.client.scrape()))
     for check in (
         lambda: check_inference(service.client, asked, encode),
-        lambda: check_engines(service.client, asked, told),
+        lambda: check_engines(service.client, asked, told(service.client)),
     ):
         try:
             check()
@@ -181,7 +185,7 @@ def preflight(service: Connected, asked: Workload, encode: Callable[[str], list[
         ({}, {}, {}, []),
         ({}, {}, {"model": "other"}, ["MODEL_NOT_SERVED"]),
         ({"max_model_len": 512}, {}, {}, ["MODEL_LENGTH"]),
-        ({"block_size": 32}, {}, {}, ["WRONG_BLOCK_SIZE", "WRONG_BLOCK_SIZE"]),
+        ({"block_size": 32}, {}, {}, []),
         ({"enable_prefix_caching": False}, {}, {}, ["PREFIX_CACHING_OFF", "PREFIX_CACHING_OFF"]),
         ({"disable_log_stats": True}, {}, {}, ["SNAPSHOT_NO_ENGINE_METRICS"]),
         ({"num_blocks": 40, "max_model_len": 620}, {}, {}, ["CACHE_TOO_SMALL", "CACHE_TOO_SMALL"]),

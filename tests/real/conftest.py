@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import pytest
-from tests.real.real_vllm import SERVED_MODEL, RealVLLM, make_tiny_model, real_vllm
+from tests.real.real_server import SERVED_MODEL, RealServer, make_tiny_model
+from tests.real.real_vllm import real_vllm
 
 BLOCK_SIZE = 32
 API_KEY = "sk-key-of-the-real-tests"
@@ -46,11 +47,12 @@ KINDS = {
 class JudgedServer:
     """A running vLLM and what a Scenario has to say about it."""
 
-    vllm: RealVLLM
+    real: RealServer
     tokenizer: Path
     engines: int
     block_size: int = BLOCK_SIZE
     api_key: str = ""
+    reset_path: str = "/reset_prefix_cache"
 
 
 @pytest.fixture(scope="session")
@@ -182,9 +184,9 @@ def scenario_for(tmp_path: Path, project_root: Path) -> Callable[..., Path]:
             },
             "prefix_cache": {"mode": "warmup", "target_hit_rate": 0.6},
             "service": {
-                "inference_url": f"{server.vllm.url}/v1/completions",
-                "metrics_url": f"{server.vllm.url}/metrics",
-                "reset_url": f"{server.vllm.url}/reset_prefix_cache",
+                "inference_url": f"{server.real.url}/v1/completions",
+                "metrics_url": f"{server.real.url}/metrics",
+                "reset_url": server.real.url + server.reset_path,
                 "model": SERVED_MODEL,
                 "dp_size": server.engines,
                 "poll_interval_seconds": 1,
@@ -234,24 +236,42 @@ class Judged:
         return (sum(q for q, _ in self.counted.values()), sum(h for _, h in self.counted.values()))
 
 
+Texts = Union[str, list[str]]
+
+
 def counter_by_engine(text: str, name: str) -> dict[int, int]:
     """Engine number → value of one vLLM counter in a metric text."""
     pattern = re.compile(rf'^vllm:{name}_total{{.*?engine="(\d+)".*}} (\S+)$', re.MULTILINE)
     return {int(engine): int(float(value)) for engine, value in pattern.findall(text)}
 
 
-def counter_by_rank(texts: str | list[str], name: str) -> dict[int, int]:
+def counter_by_rank(texts: Texts, name: str) -> dict[int, int]:
     """As :func:`counter_by_engine`; with one text for each port the port's position is the rank."""
     if isinstance(texts, str):
         return counter_by_engine(texts, name)
     return {rank: sum(counter_by_engine(text, name).values()) for rank, text in enumerate(texts)}
 
 
+CountedBetween = Callable[[Texts, Texts], dict[int, tuple[int, int]]]
+
+
+def vllm_counted(before: Texts, after: Texts) -> dict[int, tuple[int, int]]:
+    """Rank → queries and hits between two looks at vLLM's counters."""
+    queries, hits = (
+        {
+            rank: value - counter_by_rank(before, name).get(rank, 0)
+            for rank, value in counter_by_rank(after, name).items()
+        }
+        for name in ("prefix_cache_queries", "prefix_cache_hits")
+    )
+    return {rank: (queries[rank], hits[rank]) for rank in queries}
+
+
 @pytest.fixture
 def judge(command_line: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> Callable[..., Judged]:
     """Prepares, validates (deep) and runs a Scenario through the command line; sums up both sides from raw files."""
 
-    def run(scenario: Path) -> Judged:
+    def run(scenario: Path, counted_between: CountedBetween = vllm_counted) -> Judged:
         prepared = json.loads(
             command_line("prepare", "--mode", "text", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1]
         )
@@ -270,14 +290,7 @@ def judge(command_line: Callable[..., subprocess.CompletedProcess[str]], tmp_pat
         analysis = json.loads(Path(prepared["analysis"]).read_text(encoding="utf-8"))
         before = analysis["runtime"]["metrics_baseline"]["raw_prometheus"]
         after = analysis["runtime"]["metrics_after"]["raw_prometheus"]
-        queries, hits = (
-            {
-                rank: value - counter_by_rank(before, name).get(rank, 0)
-                for rank, value in counter_by_rank(after, name).items()
-            }
-            for name in ("prefix_cache_queries", "prefix_cache_hits")
-        )
-        counted = {rank: (queries[rank], hits[rank]) for rank in queries}
+        counted = counted_between(before, after)
         (usage,) = Path(analysis["runtime"]["aisbench"]["exp_dir"]).rglob("*_usage.jsonl")
         requests_seen = {}
         with usage.open(encoding="utf-8") as rows:

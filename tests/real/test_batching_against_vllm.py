@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.real.real_vllm import drive
 
-from ais_bench_prefix_cache.kvcache.prefix_cache import PrefixCache
+from ais_bench_prefix_cache.kvcache.prefix_cache import CachedSequence, PrefixCache
 from ais_bench_prefix_cache.kvcache.scheduler import BatchedRequest, BatchScheduler
 
 pytestmark = pytest.mark.real
@@ -64,8 +64,8 @@ def run_ours(traffic: dict[str, Any]) -> tuple[list[list[Any]], int]:
     scheduler = BatchScheduler(
         cache, max_num_seqs=traffic["max_num_seqs"], max_num_batched_tokens=traffic["max_num_batched_tokens"]
     )
-    requests: dict[int, BatchedRequest] = {}
-    names: dict[BatchedRequest, int] = {}
+    requests: dict[int, BatchedRequest[CachedSequence]] = {}
+    names: dict[BatchedRequest[CachedSequence], int] = {}
     observations = []
     preemptions = 0
     for event in traffic["events"]:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.doubles.fault_proxy import Seen, fault_proxy
-from tests.real.real_vllm import SERVED_MODEL
+from tests.real.real_server import SERVED_MODEL
 
 from ais_bench_prefix_cache.cli import main
 
@@ -52,7 +52,7 @@ def evidence(judged: Any, code: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "code", "text"),
     [
-        ({"tokenizer": {"block_size": 16}}, "WRONG_BLOCK_SIZE", "caches in blocks of 32 tokens, not of 16"),
+        ({"tokenizer": {"block_size": 16}}, "WRONG_BLOCK_SIZE", "prompts hit as with blocks of 32"),
         ({"service": {"model": "large"}}, "MODEL_NOT_SERVED", "the model 'large' is not served (allowed: tiny)"),
         ({"service": {"api_key": ""}}, "UNAUTHORIZED", "(service.api_key is not configured)"),
         ({"service": {"api_key": "sk-wrong"}}, "UNAUTHORIZED", "(service.api_key was sent)"),
@@ -144,7 +144,7 @@ def test_an_assumed_empty_cache_and_responses_without_cached_tokens(server: Any,
 
 @pytest.mark.parametrize("server", ["one-engine"], indirect=True)
 def test_a_stranger_during_the_run(server: Any, scenario_for: Any, judge: Any) -> None:
-    with fault_proxy(server.vllm.url) as proxy:
+    with fault_proxy(server.real.url) as proxy:
 
         def rule(seen: Seen) -> Any:
             if seen.formal and seen.number in (10, 20):
@@ -162,7 +162,7 @@ def test_a_stranger_during_the_run(server: Any, scenario_for: Any, judge: Any) -
 
 @pytest.mark.parametrize("server", ["one-engine"], indirect=True)
 def test_requests_that_were_sent_again(server: Any, scenario_for: Any, judge: Any) -> None:
-    with fault_proxy(server.vllm.url) as proxy:
+    with fault_proxy(server.real.url) as proxy:
         proxy.rule = lambda seen: "cut" if seen.formal and seen.number in (10, 20) else "pass"
         scenario = scenario_for(
             server,
@@ -176,7 +176,7 @@ def test_requests_that_were_sent_again(server: Any, scenario_for: Any, judge: An
 
 @pytest.mark.parametrize("server", ["two-engines"], indirect=True)
 def test_a_reset_that_reaches_the_idle_rank_only(server: Any, scenario_for: Any, refusal: Any, judge: Any) -> None:
-    with fault_proxy(server.vllm.url) as proxy, BusyAtEveryReset(server, rank=1) as busy:
+    with fault_proxy(server.real.url) as proxy, BusyAtEveryReset(server, rank=1) as busy:
         proxy.rule = busy.rule
         service = {
             "timeout_seconds": 15,
@@ -237,7 +237,7 @@ def send(server: Any, prompt: str, **options: Any) -> None:
     headers = {"Authorization": f"Bearer {server.api_key}"} if server.api_key else {}
     body = {"model": SERVED_MODEL, "prompt": prompt, "max_tokens": 1, **options}
     httpx.post(
-        f"{server.vllm.url}/v1/completions", json=body, headers=headers, timeout=60, trust_env=False
+        f"{server.real.url}/v1/completions", json=body, headers=headers, timeout=60, trust_env=False
     ).raise_for_status()
 
 
@@ -251,7 +251,7 @@ class BusyAtEveryReset:
     def __init__(self, server: Any, rank: int) -> None:
         self._body = {"model": SERVED_MODEL, "prompt": "On", "max_tokens": 8000, "ignore_eos": True, "stream": True}
         self._headers = {"X-data-parallel-rank": str(rank)}
-        self._client = httpx.Client(base_url=server.vllm.url, timeout=60, trust_env=False)
+        self._client = httpx.Client(base_url=server.real.url, timeout=60, trust_env=False)
         self._running = ExitStack()
 
     def __enter__(self) -> BusyAtEveryReset:

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.real.real_vllm import make_tiny_model
+from tests.real.real_server import make_tiny_model
 
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.running import running_server
@@ -191,7 +191,7 @@ def test_the_same_requests_get_the_same_answers_and_counters(serving: Callable[.
         serving(qwen3_model, engines=2, options=("--api-server-count", "1")) as judged,
         embedded(qwen3_model, data_parallel_size=2) as url,
         client_of(url) as ours,
-        client_of(judged.vllm.url) as theirs,
+        client_of(judged.real.url) as theirs,
     ):
         differences = []
         for name, exchange in EXCHANGES.items():
@@ -259,7 +259,7 @@ def test_a_small_cache_evicts_the_same_blocks(serving: Callable[..., Any], qwen3
             decode_tokens_per_second=None,
         ) as url,
         client_of(url) as ours,
-        client_of(judged.vllm.url) as theirs,
+        client_of(judged.real.url) as theirs,
     ):
         hits: list[list[int]] = []
         for client in (ours, theirs):

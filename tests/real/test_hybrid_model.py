@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.real.real_vllm import make_tiny_model
+from tests.real.real_server import make_tiny_model
 
 pytestmark = pytest.mark.real
 

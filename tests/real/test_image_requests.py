@@ -30,7 +30,7 @@ def test_a_vision_language_model_takes_the_images_and_counts_what_it_answers(
         scenario = scenario_for(
             server,
             requests={"count": 20, "input_length": {"mode": "fixed", "value": 30}},
-            service={"inference_url": f"{server.vllm.url}/v1/chat/completions"},
+            service={"inference_url": f"{server.real.url}/v1/chat/completions"},
             multimodal={"mmmu_parquet_dir": "./MMMU", "scenarios": ["multi_720p_5"]},
             aisbench={"model": {"batch_size": 4}},
         )

@@ -22,7 +22,7 @@ def test_two_servers_are_two_ranks_but_not_one(
     tmp_path: Path,
 ) -> None:
     with serving(tiny_model) as first, serving(tiny_model) as second:
-        urls = [each.vllm.url for each in (first, second)]
+        urls = [each.real.url for each in (first, second)]
         service = {
             "inference_url": [f"{url}/v1/completions" for url in urls],
             "metrics_url": [f"{url}/metrics" for url in urls],
@@ -33,7 +33,7 @@ def test_two_servers_are_two_ranks_but_not_one(
         judged = judge(
             scenario_for(first, service=service, prefix_cache=prefix_cache, aisbench={"model": {"batch_size": 8}})
         )
-        texts = [each.vllm.metrics() for each in (first, second)]
+        texts = [each.real.metrics() for each in (first, second)]
     assert judged.counted == judged.planned
     assert judged.requests_seen == judged.requests_planned
     assert judged.analysis["findings"] == []

@@ -481,6 +481,12 @@ class _Model:
         if not window or reader.get("use_sliding_window") is False:
             reader.mark("sliding_window_pattern", "max_window_layers", "no_rope_layer_interval")
             return [FULL] * count
+        if self.type.startswith(
+            "llama4"
+        ):  # layers without RoPE see everything; old releases of transformers do not name them
+            interval = reader.integer("no_rope_layer_interval", default=4)
+            rope = reader.get("no_rope_layers") or [int((index + 1) % interval != 0) for index in range(count)]
+            return [windowed if each else FULL for each in rope]
         pattern = reader.integer("sliding_window_pattern", default=2 if self.type in ("gemma2", "gpt_oss") else 0)
         if pattern:
             return [FULL if (index + 1) % pattern == 0 else windowed for index in range(count)]

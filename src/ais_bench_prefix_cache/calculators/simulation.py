@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ais_bench_prefix_cache.datasets.traces.reading import TraceRow
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
+from ais_bench_prefix_cache.kvcache.radix_replay import replay_of
 from ais_bench_prefix_cache.kvcache.trace_replay import RankTotals, RoutingRule, TraceReplay
+
+ReplayedEngine = Literal["vllm", "sglang"]
 
 CURVE_POINTS = 40
 TRAJECTORY_POINTS = 100
@@ -33,15 +36,18 @@ class Simulation:
         concurrency: int = 1,
         capacity_curve: bool = False,
         per_request: bool = False,
+        engine: ReplayedEngine = "vllm",
     ) -> None:
         self.block_size = block_size
+        self._engine = engine
+        replay = replay_of(engine)
         self.concurrency = concurrency
-        self.replay = TraceReplay(
+        self.replay: TraceReplay = replay(
             block_size=block_size, num_blocks=num_blocks, ranks=ranks, routing=routing, concurrency=concurrency
         )
         self._measured: TraceReplay | None = None
         if capacity_curve:
-            self._measured = TraceReplay(block_size=block_size, ranks=ranks, routing=routing, concurrency=concurrency)
+            self._measured = replay(block_size=block_size, ranks=ranks, routing=routing, concurrency=concurrency)
             self._measured.capacity_curve()  # Refused now, not after hours.
             if num_blocks is None:
                 self._measured = self.replay
@@ -82,6 +88,7 @@ class Simulation:
         """The report. ``curve_sizes``: the numbers of blocks for the capacity curve; None leaves the choice to it."""
         replay, total = self.replay, self._total
         document: dict[str, Any] = {
+            "engine": self._engine,
             "block_size": self.block_size,
             "blocks": replay.num_blocks,
             "ranks": len(replay.totals),

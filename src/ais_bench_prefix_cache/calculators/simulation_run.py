@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from ais_bench_prefix_cache.calculators.simulation import Simulation
+from ais_bench_prefix_cache.calculators.simulation import ReplayedEngine, Simulation
 from ais_bench_prefix_cache.datasets.format.manifest import read_manifest
 from ais_bench_prefix_cache.datasets.format.writing import FileSet
 from ais_bench_prefix_cache.datasets.traces.mooncake import MooncakeRows
@@ -101,6 +101,7 @@ class SimulatedCaches:
     concurrency: int = 1
     capacity_curve: tuple[int, ...] | None = None
     per_request: bool = False
+    engine: ReplayedEngine = "vllm"
 
     def simulations(self, first: TraceRow) -> list[Simulation]:
         """One for each block size, for requests that begin with ``first``."""
@@ -116,6 +117,7 @@ class SimulatedCaches:
                 concurrency=self.concurrency,
                 capacity_curve=self.capacity_curve is not None,
                 per_request=self.per_request,
+                engine=self.engine,
             )
             for block_size in self.block_sizes or [first.id_tokens if first.id_tokens > 1 else DEFAULT_BLOCK_SIZE]
         ]

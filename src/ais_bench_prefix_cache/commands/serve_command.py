@@ -10,19 +10,25 @@ from pathlib import Path
 from ais_bench_prefix_cache.commands.console import print_json
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import EXIT_OK
-from ais_bench_prefix_cache.server.configuration import RESET_MODES, ServerConfiguration, ServerError
+from ais_bench_prefix_cache.server.configuration import ENGINES, RESET_MODES, ServerConfiguration, ServerError
 
 DESCRIPTION = (
-    "Runs a small server that imitates vLLM where this tool touches it: completions, chat, tokenization, metrics, "
-    "cache reset, data-parallel ranks, and a block cache that counts as vLLM's does. It needs no model: answers are "
-    'made up. Once it accepts requests it prints one line of JSON on stdout, {"url": ..., "pid": ...}. SIGINT and '
-    "SIGTERM end it."
+    "Runs a small server that imitates vLLM or SGLang where this tool touches it: completions, chat, tokenization, "
+    "metrics, cache reset, data-parallel ranks, and a cache that keeps and counts as theirs do. It needs no model: "
+    'answers are made up. Once it accepts requests it prints one line of JSON on stdout, {"url": ..., "pid": ...}. '
+    "SIGINT and SIGTERM end it."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``serve``; their defaults are those of ``ServerConfiguration``."""
     parser.add_argument("--tokenizer", type=Path, required=True, metavar="DIR", help="directory of the tokenizer")
+    parser.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default=ServerConfiguration.engine,
+        help="the server to imitate (default: %(default)s)",
+    )
     parser.add_argument(
         "--model", default=ServerConfiguration.model, metavar="NAME", help="model name (default: %(default)s)"
     )
@@ -32,13 +38,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--api-key-env", metavar="NAME", help="environment variable that holds the key which /v1 then requires"
     )
 
+    parser.add_argument(
+        "--max-body-bytes",
+        type=int,
+        default=ServerConfiguration.max_body_bytes,
+        metavar="BYTES",
+        help="largest request body (default: %(default)s)",
+    )
+
     cache = parser.add_argument_group("cache and batching")
     cache.add_argument(
         "--block-size",
         type=int,
         default=ServerConfiguration.block_size,
         metavar="TOKENS",
-        help="tokens of a block (default: %(default)s)",
+        help="tokens of a block; SGLang: of a page, usually 1 (default: %(default)s)",
     )
     cache.add_argument(
         "--num-blocks",

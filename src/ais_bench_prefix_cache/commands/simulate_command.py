@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = (
     "Replay the requests of a JSONL file (requests.jsonl, full.jsonl, texts, token ids, or a trace with hash_ids) "
-    "through the prefix caches of some ranks and count hits in tokens, as vLLM counts them. Sends nothing."
+    "through the prefix caches of some ranks and count hits in tokens, as vLLM or SGLang count them. Sends nothing."
 )
 ROUTES = ("auto", "round-robin", "group", "field", "least-loaded", "prefix-aware")
 
@@ -24,6 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the file, the caches, the rows and the output."""
     parser.add_argument("file", type=Path, metavar="FILE", help="the requests, one JSON object a line")
     cache = parser.add_argument_group("the caches")
+    cache.add_argument(
+        "--engine",
+        choices=("vllm", "sglang"),
+        default="vllm",
+        help="whose cache: vLLM's blocks or SGLang's tree, whose pages --block-size and --blocks then mean (vllm)",
+    )
     cache.add_argument(
         "--block-size",
         type=integers,
@@ -131,6 +137,7 @@ def execute(arguments: argparse.Namespace) -> int:
             concurrency=arguments.concurrency,
             capacity_curve=None if arguments.capacity_curve is None else tuple(arguments.capacity_curve),
             per_request=arguments.per_request,
+            engine=arguments.engine,
         ),
         MooncakeExport(arguments.export_mooncake, arguments.export_block_size) if arguments.export_mooncake else None,
     )

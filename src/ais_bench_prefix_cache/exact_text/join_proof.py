@@ -25,8 +25,6 @@ from ais_bench_prefix_cache.exact_text.split_pattern import pattern_at_space
 
 METASPACE = "▁"
 BYTE_LEVEL_SPACE = "Ġ"
-GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""What the ``ByteLevel`` pre-tokenizer splits with when ``use_regex`` is on."""
 
 MAX_CROSSING_TOKENS = 16
 """So few tokens across a space (Gemma 3 has one) are kept from forming by leaving out the words that they need."""

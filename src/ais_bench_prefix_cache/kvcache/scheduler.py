@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar, Union
 
 from ais_bench_prefix_cache.kvcache.prefix_cache import CachedSequence, PrefixCache
+from ais_bench_prefix_cache.kvcache.radix_cache import RadixSequence
+
+SequenceT = TypeVar("SequenceT", bound=Union[CachedSequence, RadixSequence])
 
 
 @dataclass(eq=False)
-class BatchedRequest:
+class BatchedRequest(Generic[SequenceT]):
     """One sequence to generate: ``max_tokens`` tokens after its prompt."""
 
-    sequence: CachedSequence
+    sequence: SequenceT
     max_tokens: int
     num_prompt_tokens: int = field(init=False)
     hit_tokens: int | None = None
@@ -35,27 +39,33 @@ class BatchedRequest:
 
 
 @dataclass(frozen=True)
-class ScheduledChunk:
+class ScheduledChunk(Generic[SequenceT]):
     """``num_tokens`` tokens of ``request`` that the step computes; ``completes`` its known tokens or not."""
 
-    request: BatchedRequest
+    request: BatchedRequest[SequenceT]
     num_tokens: int
     completes: bool
     num_preemptions: int
+    is_decode: bool = field(init=False)
+    """It is one token after the request's first output token."""
+
+    def __post_init__(self) -> None:
+        # Decided now: by the end of the step the request has a token more.
+        object.__setattr__(self, "is_decode", self.num_tokens == 1 and self.request.num_output_tokens > 0)
 
 
 @dataclass(frozen=True)
-class BatchStep:
+class BatchStep(Generic[SequenceT]):
     """One forward pass: its chunks, and the requests that were admitted for the first time or preempted for it."""
 
-    chunks: list[ScheduledChunk]
-    admitted: list[BatchedRequest]
-    preempted: list[BatchedRequest]
+    chunks: list[ScheduledChunk[SequenceT]]
+    admitted: list[BatchedRequest[SequenceT]]
+    preempted: list[BatchedRequest[SequenceT]]
 
     @property
     def num_decodes(self) -> int:
         """Requests of the step that compute one token after their first output token."""
-        return sum(chunk.num_tokens == 1 and chunk.request.num_output_tokens > 0 for chunk in self.chunks)
+        return sum(chunk.is_decode for chunk in self.chunks)
 
     @property
     def num_prefill_tokens(self) -> int:
@@ -70,14 +80,14 @@ class BatchScheduler:
         self.cache = cache
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
-        self.waiting: deque[BatchedRequest] = deque()
-        self.running: list[BatchedRequest] = []
+        self.waiting: deque[BatchedRequest[CachedSequence]] = deque()
+        self.running: list[BatchedRequest[CachedSequence]] = []
 
-    def add(self, request: BatchedRequest) -> None:
+    def add(self, request: BatchedRequest[CachedSequence]) -> None:
         """Put a new request at the end of the waiting queue."""
         self.waiting.append(request)
 
-    def abort(self, request: BatchedRequest) -> None:
+    def abort(self, request: BatchedRequest[CachedSequence]) -> None:
         """Drop a request wherever it is. Dropping a finished one does nothing."""
         if request.finished:
             return
@@ -88,11 +98,11 @@ class BatchScheduler:
         else:
             self.waiting.remove(request)
 
-    def schedule(self) -> BatchStep:
+    def schedule(self) -> BatchStep[CachedSequence]:
         """Choose the next step and allocate, and cache, the blocks that it fills."""
         budget = self.max_num_batched_tokens
-        chunks: list[ScheduledChunk] = []
-        preempted: list[BatchedRequest] = []
+        chunks: list[ScheduledChunk[CachedSequence]] = []
+        preempted: list[BatchedRequest[CachedSequence]] = []
         index = 0
         while index < len(self.running) and budget > 0:
             request = self.running[index]
@@ -111,7 +121,7 @@ class BatchScheduler:
                 index += 1
                 continue
             break
-        admitted: list[BatchedRequest] = []
+        admitted: list[BatchedRequest[CachedSequence]] = []
         if not preempted:
             self._admit(budget, chunks, admitted)
         for chunk in chunks:
@@ -119,8 +129,8 @@ class BatchScheduler:
         return BatchStep(chunks, admitted, preempted)
 
     def finish_step(
-        self, step: BatchStep, next_token: Callable[[BatchedRequest], int]
-    ) -> list[tuple[BatchedRequest, int]]:
+        self, step: BatchStep[CachedSequence], next_token: Callable[[BatchedRequest[CachedSequence]], int]
+    ) -> list[tuple[BatchedRequest[CachedSequence], int]]:
         """Give each request whose known tokens are computed its next token, and free the requests that are done.
 
         Requests that were aborted or preempted while the step ran get nothing. Returns requests and their tokens.
@@ -146,7 +156,9 @@ class BatchScheduler:
                 self._preempt(self.running.pop())
         return self.cache.reset()
 
-    def _admit(self, budget: int, chunks: list[ScheduledChunk], admitted: list[BatchedRequest]) -> None:
+    def _admit(
+        self, budget: int, chunks: list[ScheduledChunk[CachedSequence]], admitted: list[BatchedRequest[CachedSequence]]
+    ) -> None:
         while budget > 0 and self.waiting and len(self.running) < self.max_num_seqs:
             request = self.waiting[0]
             sequence = request.sequence
@@ -164,12 +176,12 @@ class BatchScheduler:
             chunks.append(self._chunk(request, num_tokens))
             budget -= num_tokens
 
-    def _chunk(self, request: BatchedRequest, num_tokens: int) -> ScheduledChunk:
+    def _chunk(self, request: BatchedRequest[CachedSequence], num_tokens: int) -> ScheduledChunk[CachedSequence]:
         sequence = request.sequence
         completes = sequence.num_computed_tokens + num_tokens == sequence.num_tokens
         return ScheduledChunk(request, num_tokens, completes, request.num_preemptions)
 
-    def _preempt(self, request: BatchedRequest) -> None:
+    def _preempt(self, request: BatchedRequest[CachedSequence]) -> None:
         self.cache.free(request.sequence)
         request.num_preemptions += 1
         self.waiting.appendleft(request)

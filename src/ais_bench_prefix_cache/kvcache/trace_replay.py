@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
@@ -98,7 +98,7 @@ class TraceReplay:
         self._concurrency = concurrency
         self._pools = [] if num_blocks is None else [BlockPool(num_blocks) for _ in range(ranks)]
         self._stacks = [StackDistances() for _ in range(ranks)] if num_blocks is None else []
-        self._running: deque[tuple[int, list[int], int]] = deque()  # Rank, blocks, number of blocks.
+        self._running: deque[tuple[int, Any, int]] = deque()  # Rank, what it holds, number of blocks.
         self._held = [0] * ranks
         self._group_ranks: dict[str | None, int] = {}
         self._requests = 0
@@ -125,7 +125,7 @@ class TraceReplay:
         full, unfinished = divmod(request.prompt_tokens + max(request.output_tokens, 1) - 1, self.block_size)
         total = full + (unfinished > 0)
         if names is None:
-            hit_blocks = self._run_in_pool(rank, request, reusable, full, total)
+            hit_blocks = self._run(rank, request, reusable, full, total)
         else:
             hit_blocks = self._stacks[rank].access(
                 names, reusable_blocks=reusable, full_blocks=full, total_blocks=total, counted=counted
@@ -160,20 +160,12 @@ class TraceReplay:
             queries=sum(totals.queries for totals in self.totals),
         )
 
-    def _run_in_pool(self, rank: int, request: TraceRequest, reusable: int, full: int, total: int) -> int:
+    def _run(self, rank: int, request: TraceRequest, reusable: int, full: int, total: int) -> int:
         pool = self._pools[rank]
         hit_blocks = pool.longest_cached_prefix(request.block_hashes[:reusable])
         # A hit block in the free queue leaves it, so it costs a free block just as a new one does.
         while total - sum(pool.ref_cnt(block) > 0 for block in hit_blocks) > pool.num_free:
-            oldest = next((index for index, entry in enumerate(self._running) if entry[0] == rank), None)
-            if oldest is None:
-                raise CalculationError.of(
-                    Code.REQUEST_TOO_LARGE,
-                    f"request {self._requests + 1}",
-                    f"its {request.prompt_tokens} prompt and {request.output_tokens} output tokens need {total} blocks "
-                    f"of {self.block_size} tokens, but a rank has {pool.num_blocks}",
-                )
-            self._end(oldest)
+            self._end_oldest(rank, request, total)
         pool.touch(hit_blocks)
         hits = len(hit_blocks)
         blocks = hit_blocks + pool.allocate(total - hits)
@@ -186,16 +178,38 @@ class TraceReplay:
         self._hold(rank, blocks, total)
         return hits
 
-    def _hold(self, rank: int, blocks: list[int], count: int) -> None:
-        self._running.append((rank, blocks, count))
+    def _hold(self, rank: int, held: Any, count: int) -> None:
+        """A request is running, with ``count`` blocks; ``held`` is what :meth:`_release` gets when it ends."""
+        self._running.append((rank, held, count))
         self._held[rank] += count
 
+    def _end_oldest(self, rank: int, request: TraceRequest, total: int) -> None:
+        """Make room on ``rank`` for ``request``, which needs ``total`` blocks."""
+        oldest = next((index for index, entry in enumerate(self._running) if entry[0] == rank), None)
+        if oldest is None:
+            raise CalculationError.of(
+                Code.REQUEST_TOO_LARGE,
+                f"request {self._requests + 1}",
+                f"its {request.prompt_tokens} prompt and {request.output_tokens} output tokens need {total} blocks "
+                f"of {self.block_size} tokens, but a rank has {self.num_blocks}",
+            )
+        self._end(oldest)
+
     def _end(self, index: int) -> None:
-        rank, blocks, count = self._running[index]
+        rank, held, count = self._running[index]
         del self._running[index]
         self._held[rank] -= count
+        self._release(rank, held)
+
+    def _release(self, rank: int, held: Any) -> None:
         if self._pools:
-            self._pools[rank].free(blocks)
+            self._pools[rank].free(held)
+
+    def _cached_blocks(self, rank: int, request: TraceRequest, names: BlockNames | None) -> int:
+        """How many blocks of a prompt ``rank`` has."""
+        if names is None:
+            return len(self._pools[rank].longest_cached_prefix(request.block_hashes))
+        return self._stacks[rank].match(names)
 
     def _route(self, request: TraceRequest, names: BlockNames | None) -> int:
         ranks = len(self.totals)
@@ -214,10 +228,5 @@ class TraceReplay:
             return request.rank
         cached = [0] * ranks
         if self.routing == "prefix-aware":
-            cached = [
-                len(self._pools[rank].longest_cached_prefix(request.block_hashes))
-                if names is None
-                else self._stacks[rank].match(names)
-                for rank in range(ranks)
-            ]
+            cached = [self._cached_blocks(rank, request, names) for rank in range(ranks)]
         return min(range(ranks), key=lambda rank: (-cached[rank], self._held[rank], self.totals[rank].queries, rank))

@@ -128,13 +128,23 @@ def check_service(fields: CheckedFields) -> None:
         elif isinstance(value, list):
             for n, url in enumerate(value):
                 _check_url(("service", field, n), url, fields.findings)
-            if dp_size is not None and len(value) not in (1, dp_size):
+            if dp_size is not None and dp_size % len(value):
                 fields.findings.report(
                     ("service", field),
                     Code.COUNT_MISMATCH,
                     f"{len(value)} URLs for {_number(dp_size, 'rank')}",
-                    allowed=f"one URL, or one per rank (service.dp_size is {dp_size})",
+                    allowed="one URL for all ranks, one per rank, or one for every so many: a number that divides "
+                    f"service.dp_size, {dp_size}",
                 )
+            for n, url in enumerate(value):
+                if url in value[:n] and field != "reset_url":
+                    fields.findings.report(
+                        ("service", field, n),
+                        Code.DUPLICATE_KEY,
+                        "the URL stands in the list already",
+                        hint="one URL that reaches several ranks is written once: X-data-parallel-rank chooses among "
+                        "the service.dp_size / URLs ranks behind each",
+                    )
     _check_engine_labels(fields, dp_size)
     api_key = fields.get("service", "api_key")
     if api_key and not usable_api_key(api_key):

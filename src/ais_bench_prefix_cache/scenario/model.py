@@ -152,6 +152,14 @@ class PrefixCacheConfig:
 
 
 @dataclass(frozen=True)
+class Route:
+    """An inference URL by its position, and the rank behind it that a header asks for; None where it has only one."""
+
+    position: int
+    rank_behind: int | None
+
+
+@dataclass(frozen=True)
 class ServiceConfig:
     """URLs are tuples: one entry for one entry point, or one per data-parallel rank (ours).
 
@@ -172,6 +180,18 @@ class ServiceConfig:
     engine: Literal["auto", "vllm", "sglang"] = "auto"
     hybrid_warmup: bool = False
     kv_cache_blocks: int | None = None
+
+    @property
+    def ranks_per_url(self) -> int:
+        """How many data-parallel ranks each inference URL reaches."""
+        return self.dp_size // len(self.inference_urls)
+
+    def route(self, dp_rank: int | None) -> Route:
+        """How to reach a rank; without a rank, the first URL."""
+        if dp_rank is None:
+            return Route(0, None)
+        position, rank = divmod(dp_rank, self.ranks_per_url)
+        return Route(position, rank if self.ranks_per_url > 1 else None)
 
 
 @dataclass(frozen=True)

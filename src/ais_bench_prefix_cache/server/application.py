@@ -9,40 +9,67 @@ import secrets
 import sys
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import time
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ais_bench_prefix_cache import __version__
 from ais_bench_prefix_cache.foundation.names import RANK_HEADER
+from ais_bench_prefix_cache.server.bodies import BodyReader
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
-from ais_bench_prefix_cache.server.engine import Engine, EngineBalancer, GeneratedToken, Generation
+from ais_bench_prefix_cache.server.engine import Engine, EngineBalancer
+from ais_bench_prefix_cache.server.formats import (
+    AnswerFormat,
+    SglangChat,
+    SglangCompletion,
+    Usage,
+    VllmChat,
+    VllmCompletion,
+)
+from ais_bench_prefix_cache.server.generation import GeneratedToken, Generation
 from ais_bench_prefix_cache.server.images import ImageCache, remembering_reader
-from ais_bench_prefix_cache.server.metrics import CONTENT_TYPE, ServerMetrics
 from ais_bench_prefix_cache.server.protocol import (
+    ApiContext,
     ApiError,
     GenerationCall,
     parse_body,
     parse_boolean_query,
     parse_chat,
     parse_completion,
+    parse_detokenize,
     parse_rank,
+    parse_sglang_rank,
     parse_tokenize,
 )
+from ais_bench_prefix_cache.server.sglang_metrics import SglangMetrics
 from ais_bench_prefix_cache.server.tokenization import ServerTokenizer
+from ais_bench_prefix_cache.server.vllm_metrics import CONTENT_TYPE, VllmMetrics
 
 IMITATED_VLLM_VERSION = "0.32.0"
-SYSTEM_FINGERPRINT = f"ais-bench-prefix-cache-{__version__}"
+IMITATED_SGLANG_VERSION = "0.5.23"
 
+FLUSHED = (
+    "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the "
+    "operation will not be performed.)\n"
+)
+LARGE_BODY_BYTES = 1 << 18
+"""From here on bodies are parsed and encoded beside the event loop, which goes on answering meanwhile."""
+MAX_UNFINISHED = 65_536
+"""Answers that may run or wait at once."""
+MAX_HELD_TOKENS = 20_000_000
+"""Prompt tokens of all of them."""
+
+Parsed = TypeVar("Parsed")
 FaultHook = Callable[[Request], Awaitable[Response | None]]
 """Called before each generation request; waits to delay it, returns a response to answer in its place."""
 
@@ -58,7 +85,6 @@ def create_application(
     service = _Service(configuration, tokenizer, fault_hook)
     routes = [
         Route("/health", service.health, methods=["GET"]),
-        Route("/version", service.version, methods=["GET"]),
         Route("/metrics", service.metrics_text, methods=["GET"]),
         Route("/v1/models", service.models, methods=["GET"]),
         Route("/v1/completions", service.completions, methods=["POST"]),
@@ -66,14 +92,23 @@ def create_application(
         Route("/tokenize", service.tokenize, methods=["POST"]),
         Route("/detokenize", service.detokenize, methods=["POST"]),
     ]
-    if configuration.reset_mode != "missing":
-        routes.append(Route("/reset_prefix_cache", service.reset_prefix_cache, methods=["POST"]))
+    if configuration.engine == "sglang":
+        routes.append(Route("/health_generate", service.health, methods=["GET"]))
+        routes += [Route(path, service.model_info, methods=["GET"]) for path in ("/model_info", "/get_model_info")]
+        routes += [Route(path, service.server_info, methods=["GET"]) for path in ("/server_info", "/get_server_info")]
+        if configuration.reset_mode != "missing":
+            routes.append(Route("/flush_cache", service.flush_cache, methods=["GET", "POST"]))
+    else:
+        routes.append(Route("/version", service.version, methods=["GET"]))
+        if configuration.reset_mode != "missing":
+            routes.append(Route("/reset_prefix_cache", service.reset_prefix_cache, methods=["POST"]))
     return Starlette(
         routes=routes,
         lifespan=service.lifespan,
         middleware=[Middleware(_BearerAuthentication, api_key=api_key)] if api_key else [],
         exception_handlers={
-            ApiError: _api_error,
+            ApiError: service.api_error,
+            ClientDisconnect: lambda _request, _error: Response(status_code=499),
             Exception: _internal_error,
             404: lambda _request, _error: JSONResponse({"detail": "Not Found"}, 404),
             405: lambda _request, error: JSONResponse({"detail": "Method Not Allowed"}, 405, headers=error.headers),
@@ -98,15 +133,10 @@ class _BearerAuthentication:
         await self._app(scope, receive, send)
 
 
-def _api_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return JSONResponse(error.body, error.status)
-
-
 def _internal_error(_request: Request, error: Exception) -> Response:
     """A fault of ours: seen on stderr, and answered as vLLM answers its own."""
     traceback.print_exception(error, file=sys.stderr)
-    body = ApiError(500, f"{type(error).__name__}: {error}", kind="InternalServerError").body
+    body = ApiError(500, f"{type(error).__name__}: {error}", kind="InternalServerError").body()
     return JSONResponse(body, 500)
 
 
@@ -157,13 +187,22 @@ class _Service:
         self._configuration = configuration
         self._tokenizer = tokenizer
         self._fault_hook = fault_hook
-        self._metrics = ServerMetrics(configuration)
+        self._sglang = configuration.engine == "sglang"
+        self._metrics = SglangMetrics(configuration) if self._sglang else VllmMetrics(configuration)
         self._engines = [
             Engine(configuration, tokenizer, self._metrics.engines[rank] if self._metrics.engines else None)
             for rank in range(configuration.data_parallel_size)
         ]
         self._balancer = EngineBalancer(self._engines)
-        self._image_reader = remembering_reader()
+        self._bodies = BodyReader(configuration.max_body_bytes)
+        self._parsing = ThreadPoolExecutor(1)
+        self._context = ApiContext(
+            configuration.engine,
+            configuration.model,
+            configuration.max_model_len,
+            tokenizer,
+            remembering_reader(configuration.max_model_len),
+        )
         self._image_cache = ImageCache()
         self._num_calls = 0
         self._started = int(time())
@@ -178,6 +217,7 @@ class _Service:
         finally:
             for loop in loops:
                 loop.cancel()
+            self._parsing.shutdown(wait=False)
 
     async def health(self, _request: Request) -> Response:
         return Response()
@@ -190,37 +230,69 @@ class _Service:
             engine.refresh_gauges()
         return Response(self._metrics.exposition(), media_type=CONTENT_TYPE)
 
+    async def model_info(self, _request: Request) -> Response:
+        return JSONResponse(
+            {
+                "model_path": self._configuration.model,
+                "served_model_name": self._configuration.model,
+                "tokenizer_path": str(self._configuration.tokenizer),
+                "is_generation": True,
+                "weight_version": "default",
+                "has_image_understanding": True,
+                "has_audio_understanding": False,
+            }
+        )
+
+    async def server_info(self, _request: Request) -> Response:
+        configuration = self._configuration
+        return JSONResponse(
+            {
+                "model_path": configuration.model,
+                "served_model_name": configuration.model,
+                "tokenizer_path": str(configuration.tokenizer),
+                "context_length": configuration.max_model_len,
+                "page_size": configuration.block_size,
+                "max_total_num_tokens": configuration.num_blocks * configuration.block_size,
+                "chunked_prefill_size": configuration.max_num_batched_tokens,
+                "max_running_requests": configuration.max_num_seqs,
+                "disable_radix_cache": not configuration.enable_prefix_caching,
+                "dp_size": configuration.data_parallel_size,
+                "tp_size": 1,
+                "version": IMITATED_SGLANG_VERSION,
+                "embedded_server": __version__,
+                "internal_states": [{} for _ in self._engines],
+            }
+        )
+
     async def models(self, _request: Request) -> Response:
         model = {
             "id": self._configuration.model,
             "object": "model",
             "created": self._started,
-            "owned_by": "ais-bench-prefix-cache",
+            "owned_by": "sglang" if self._sglang else "ais-bench-prefix-cache",
             "root": self._configuration.model,
             "parent": None,
             "max_model_len": self._configuration.max_model_len,
-            "permission": [],
         }
+        if not self._sglang:
+            model["permission"] = []
         return JSONResponse({"object": "list", "data": [model]})
 
     async def tokenize(self, request: Request) -> Response:
-        body = await _body(request)
-        token_ids = parse_tokenize(
-            body, model=self._configuration.model, tokenizer=self._tokenizer, image_reader=self._image_reader
-        )
-        strings = self._tokenizer.token_strings(token_ids) if body.get("return_token_strs") is True else None
-        return JSONResponse(
-            {
-                "count": len(token_ids),
-                "max_model_len": self._configuration.max_model_len,
-                "tokens": token_ids,
-                "token_strs": strings,
-            }
-        )
+        def parse(body: dict[str, Any]) -> tuple[list[int], list[str] | None]:
+            token_ids = parse_tokenize(body, self._context)
+            strings = self._tokenizer.token_strings(token_ids) if body.get("return_token_strs") is True else None
+            return token_ids, strings
+
+        token_ids, strings = await self._parsed(request, parse)
+        answer = {"tokens": token_ids, "count": len(token_ids), "max_model_len": self._configuration.max_model_len}
+        return JSONResponse(answer if self._sglang else {**answer, "token_strs": strings})
 
     async def detokenize(self, request: Request) -> Response:
-        body = await _body(request)
-        return JSONResponse({"prompt": self._tokenizer.decode(body.get("tokens", []))})
+        def parse(body: dict[str, Any]) -> str:
+            return self._tokenizer.decode(parse_detokenize(body, self._context))
+
+        return JSONResponse({"text" if self._sglang else "prompt": await self._parsed(request, parse)})
 
     async def reset_prefix_cache(self, request: Request) -> Response:
         preempt = parse_boolean_query(request.query_params.get("reset_running_requests"), "reset_running_requests")
@@ -230,28 +302,35 @@ class _Service:
         answers = [engine.reset(preempt_running=preempt) for engine in self._engines]
         return JSONResponse({"success": all(answers)})
 
+    async def flush_cache(self, _request: Request) -> Response:
+        mode = self._configuration.reset_mode
+        answers = [engine.reset() for engine in self._engines] if mode == "ok" else [mode == "noop"]
+        done = all(answers)
+        return PlainTextResponse(FLUSHED if done else "Flush cache failed.\n", 200 if done else 400)
+
     async def completions(self, request: Request) -> Response:
-        return await self._generate(request, parse_completion, _CompletionFormat())
+        return await self._generate(request, parse_completion, SglangCompletion() if self._sglang else VllmCompletion())
 
     async def chat_completions(self, request: Request) -> Response:
-        return await self._generate(request, parse_chat, _ChatFormat())
+        return await self._generate(request, parse_chat, SglangChat() if self._sglang else VllmChat())
+
+    async def api_error(self, _request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return JSONResponse(error.body(self._configuration.engine), error.status, headers=error.headers)
 
     async def _generate(
-        self, request: Request, parse: Callable[..., GenerationCall], answer_format: _CompletionFormat | _ChatFormat
+        self, request: Request, parse: Callable[..., GenerationCall], answer_format: AnswerFormat
     ) -> Response:
         self._num_calls += 1
         if self._configuration.fail_every and self._num_calls % self._configuration.fail_every == 0:
             raise ApiError(500, "This request was made to fail.", kind="InternalServerError")
         if self._fault_hook and (response := await self._fault_hook(request)) is not None:
             return response
-        call = parse(
-            await _body(request),
-            model=self._configuration.model,
-            max_model_len=self._configuration.max_model_len,
-            tokenizer=self._tokenizer,
-            image_reader=self._image_reader,
-        )
-        answer = self._submit(call, request.headers.get(RANK_HEADER))
+        call = await self._parsed(request, lambda body: parse(body, self._context))
+        rank = self._rank(call, request.headers.get(RANK_HEADER))
+        if self._sglang and call.n > 1:
+            await self._compute_prompts(call, rank)
+        answer = self._submit(call, rank)
         identity = answer_format.prefix + (request.headers.get("x-request-id") or uuid.uuid4().hex)
         envelope = {"id": identity, "created": answer.created, "model": self._configuration.model}
         if call.stream:
@@ -266,17 +345,43 @@ class _Service:
                 **envelope,
                 "object": answer_format.object_name,
                 "choices": choices,
-                "service_tier": None,
-                "system_fingerprint": SYSTEM_FINGERPRINT,
-                "usage": self._usage(answer, details=True),
-                "kv_transfer_params": None,
+                **answer_format.whole(self._usage(answer)),
             }
         )
 
-    def _submit(self, call: GenerationCall, rank_header: str | None) -> _Answer:
-        rank = None
-        if not self._configuration.ignore_rank_header:
-            rank = parse_rank(rank_header, len(self._engines))
+    async def _parsed(self, request: Request, parse: Callable[[dict[str, Any]], Parsed]) -> Parsed:
+        """What ``parse`` makes of the JSON object in the body."""
+        content_type = request.headers.get("content-type", "")
+        content = await self._bodies.read(request)
+        if len(content) < LARGE_BODY_BYTES:
+            return parse(parse_body(content, content_type))
+        return await asyncio.get_running_loop().run_in_executor(
+            self._parsing, lambda: parse(parse_body(content, content_type))
+        )
+
+    def _check_load(self, call: GenerationCall) -> None:
+        unfinished = sum(engine.num_unfinished for engine in self._engines)
+        held = sum(engine.num_held_tokens for engine in self._engines)
+        tokens = call.n * sum(map(len, call.prompts))
+        if unfinished + call.n * len(call.prompts) > MAX_UNFINISHED or held + tokens > MAX_HELD_TOKENS:
+            raise ApiError(503, "Too many requests are waiting.", kind="ServiceUnavailable")
+
+    def _rank(self, call: GenerationCall, header: str | None) -> int | None:
+        """The rank that a call asks for."""
+        if self._configuration.ignore_rank_header:
+            return None
+        if self._sglang:
+            return parse_sglang_rank(header, call.routed_dp_rank, len(self._engines))
+        return parse_rank(header, len(self._engines))
+
+    async def _compute_prompts(self, call: GenerationCall, rank: int | None) -> None:
+        """What SGLang does before several answers to a prompt: it computes the prompt, which they then hit."""
+        once = replace(call, n=1, max_tokens=[1] * len(call.prompts), images=())
+        async for _token in self._submit(once, rank).tokens():
+            pass
+
+    def _submit(self, call: GenerationCall, rank: int | None) -> _Answer:
+        self._check_load(call)
         output: asyncio.Queue[GeneratedToken] = asyncio.Queue()
         generations: list[tuple[Engine, Generation]] = []
         choices: list[_Choice] = []
@@ -289,6 +394,7 @@ class _Service:
                     output,
                     choice=len(choices),
                     seed=repetition,
+                    stream=call.stream,
                     extra_keys=call.extra_keys,
                 )
                 generations.append((engine, generation))
@@ -298,7 +404,7 @@ class _Service:
         return _Answer(call, generations, choices, output, int(time()))
 
     async def _stream(
-        self, answer: _Answer, answer_format: _CompletionFormat | _ChatFormat, envelope: Mapping[str, Any]
+        self, answer: _Answer, answer_format: AnswerFormat, envelope: Mapping[str, Any]
     ) -> AsyncIterator[bytes]:
         call = answer.call
         envelope = {**envelope, "object": answer_format.chunk_name}
@@ -318,31 +424,29 @@ class _Service:
             if call.echo and token.choice not in begun:
                 text = self._prompt_text(answer, token.choice) + text
             begun.add(token.choice)
-            more = {"usage": self._usage(answer, details=False)} if call.continuous_usage else {}
-            yield event([answer_format.piece(token.choice, text, token.finished)], **more)
+            more = answer_format.event(self._usage(answer) if call.continuous_usage else None)
+            for piece in answer_format.pieces(token.choice, text, token.finished):
+                yield event([piece], **more)
         if call.include_usage:
-            usage = self._usage(answer, details=True)
-            yield event([], usage=usage, system_fingerprint=SYSTEM_FINGERPRINT)
+            yield event([], **answer_format.last_event(self._usage(answer)))
         yield b"data: [DONE]\n\n"
 
-    def _usage(self, answer: _Answer, *, details: bool) -> dict[str, Any]:
-        # The prompt of several choices counts once, whatever n is.
-        prompt_tokens = sum(len(prompt) for prompt in answer.call.prompts)
-        completion_tokens = sum(len(choice.token_ids) for choice in answer.choices)
-        usage: dict[str, Any] = {
-            "prompt_tokens": prompt_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
-            "completion_tokens": completion_tokens,
-        }
-        if details:
-            # Of several prompts vLLM reports one: the first to answer in a stream, else the last of the list.
-            first, last = answer.hit_tokens_of_first_token, answer.choices[-1].hit_tokens
-            usage["prompt_tokens_details"] = (
-                {"cached_tokens": first if answer.call.stream else last}
-                if self._configuration.enable_prompt_tokens_details
-                else None
-            )
-        return usage
+    def _usage(self, answer: _Answer) -> Usage:
+        call = answer.call
+        cached: int | None = None
+        if self._configuration.enable_prompt_tokens_details:
+            if self._sglang:
+                cached = sum(choice.hit_tokens for choice in answer.choices[:: call.n])
+            else:
+                # Of several prompts vLLM reports one: the first to answer in a stream, else the last of the list.
+                first, last = answer.hit_tokens_of_first_token, answer.choices[-1].hit_tokens
+                cached = first if call.stream else last
+        return Usage(
+            # The prompt of several choices counts once, whatever n is.
+            prompt_tokens=sum(map(len, call.prompts)),
+            completion_tokens=sum(len(choice.token_ids) for choice in answer.choices),
+            cached_tokens=cached,
+        )
 
     def _text(self, answer: _Answer, index: int) -> str:
         text = "".join(self._tokenizer.output_text(token_id) for token_id in answer.choices[index].token_ids)
@@ -350,67 +454,6 @@ class _Service:
 
     def _prompt_text(self, answer: _Answer, index: int) -> str:
         return self._tokenizer.decode(answer.call.prompts[index // answer.call.n])
-
-
-class _CompletionFormat:
-    """How ``/v1/completions`` words an answer."""
-
-    prefix = "cmpl-"
-    object_name = "text_completion"
-    chunk_name = "text_completion"
-
-    def choice(self, index: int, text: str) -> dict[str, Any]:
-        return self.piece(index, text, finished=True)
-
-    def opening(self, _count: int) -> Iterator[dict[str, Any]]:
-        return iter(())
-
-    def piece(self, index: int, text: str, finished: bool) -> dict[str, Any]:
-        return {
-            "index": index,
-            "text": text,
-            "logprobs": None,
-            "finish_reason": "length" if finished else None,
-            "stop_reason": None,
-        }
-
-
-class _ChatFormat:
-    """How ``/v1/chat/completions`` words an answer."""
-
-    prefix = "chatcmpl-"
-    object_name = "chat.completion"
-    chunk_name = "chat.completion.chunk"
-
-    def choice(self, index: int, text: str) -> dict[str, Any]:
-        return {
-            "index": index,
-            "message": {"role": "assistant", "content": text},
-            "logprobs": None,
-            "finish_reason": "length",
-            "stop_reason": None,
-        }
-
-    def opening(self, count: int) -> Iterator[dict[str, Any]]:
-        for index in range(count):
-            yield {
-                "index": index,
-                "delta": {"role": "assistant", "content": ""},
-                "logprobs": None,
-                "finish_reason": None,
-            }
-
-    def piece(self, index: int, text: str, finished: bool) -> dict[str, Any]:
-        return {
-            "index": index,
-            "delta": {"content": text},
-            "logprobs": None,
-            "finish_reason": "length" if finished else None,
-        }
-
-
-async def _body(request: Request) -> dict[str, Any]:
-    return parse_body(await request.body(), request.headers.get("content-type", ""))
 
 
 async def _collect(answer: _Answer, request: Request) -> bool:

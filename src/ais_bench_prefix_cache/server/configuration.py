@@ -9,6 +9,8 @@ from typing import Literal
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem
 
+Engine = Literal["vllm", "sglang"]
+ENGINES: tuple[Engine, ...] = ("vllm", "sglang")
 ResetMode = Literal["ok", "refuse", "noop", "missing"]
 RESET_MODES: tuple[ResetMode, ...] = ("ok", "refuse", "noop", "missing")
 
@@ -25,6 +27,8 @@ class ServerConfiguration:
     """
 
     tokenizer: Path
+    engine: Engine = "vllm"
+    """Whose rules, endpoints and metrics are imitated."""
     model: str = "embedded"
     block_size: int = 16
     num_blocks: int = 65536
@@ -45,6 +49,8 @@ class ServerConfiguration:
     """``refuse``: always busy; ``noop``: says yes and does nothing; ``missing``: 404, as without developer mode."""
     fail_every: int = 0
     """Answer each N-th generation request with status 500; 0 for none."""
+    max_body_bytes: int = 32 << 20
+    """Larger bodies of requests are refused."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -57,6 +63,7 @@ class ServerConfiguration:
                 ("max_num_seqs", 1),
                 ("max_num_batched_tokens", 1),
                 ("fail_every", 0),
+                ("max_body_bytes", 1),
             )
             if getattr(self, name) < least
         ]
@@ -68,6 +75,7 @@ class ServerConfiguration:
                 )
         if problems:
             raise ServerError(problems)
+        # vLLM never uses one of its blocks; on SGLang that is the page to which a request may be rounded up.
         needed = -(-self.max_model_len // self.block_size) + 1
         if self.num_blocks < needed:
             raise ServerError.of(

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ais_bench_prefix_cache.datasets.images.decoding import DamagedImageError, ImageHeader, decode
+from ais_bench_prefix_cache.datasets.images.decoding import DamagedImageError, ImageHeader, decode, read_header
 
 PATCH_PIXELS = 28
 """An image takes one token for each square of so many pixels that its width and height begin."""
@@ -35,11 +35,11 @@ def image_tokens(header: ImageHeader) -> int:
     return -(-header.width // PATCH_PIXELS) * -(-header.height // PATCH_PIXELS)
 
 
-def read_data_url(url: str) -> PromptImage:
-    """The image of a ``data:image/…;base64,…`` URL.
+def read_data_url(url: str, max_tokens: int) -> PromptImage:
+    """The image of a ``data:image/…;base64,…`` URL, which is decoded only if it takes at most ``max_tokens``.
 
     Raises:
-        ValueError: it is no such URL, or its image does not decode; the message says which.
+        ValueError: it is no such URL, or its image is too large or does not decode; the message says which.
     """
     head, comma, encoded = url.partition(",")
     if not comma or not head.startswith("data:image/") or not head.endswith(";base64"):
@@ -49,15 +49,21 @@ def read_data_url(url: str) -> PromptImage:
     except (binascii.Error, ValueError):
         raise ValueError("the data URL is not base64") from None
     try:
-        header = decode(content)
+        header = read_header(content)
+        tokens = image_tokens(header)
+        if tokens > max_tokens:
+            raise ValueError(
+                f"its {header.width}x{header.height} pixels take {tokens} tokens, which are more than {max_tokens}"
+            )
+        decode(content)
     except DamagedImageError as error:
         raise ValueError(f"cannot identify image: {error}") from None
-    return PromptImage(hashlib.sha256(content).hexdigest(), image_tokens(header))
+    return PromptImage(hashlib.sha256(content).hexdigest(), tokens)
 
 
-def remembering_reader() -> ImageReader:
+def remembering_reader(max_tokens: int) -> ImageReader:
     """:func:`read_data_url` with a memory for the last few URLs."""
-    return functools.lru_cache(REMEMBERED_URLS)(read_data_url)
+    return functools.lru_cache(REMEMBERED_URLS)(functools.partial(read_data_url, max_tokens=max_tokens))
 
 
 class ImageCache:

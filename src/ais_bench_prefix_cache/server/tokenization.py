@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoTokenizer
+
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.kvcache.block_hash import token_bytes
 from ais_bench_prefix_cache.server.configuration import ServerError
@@ -20,8 +22,6 @@ class ServerTokenizer:
     """A ``transformers`` tokenizer from a local directory, used as vLLM uses it."""
 
     def __init__(self, path: Path) -> None:
-        from transformers import AutoTokenizer
-
         if not path.is_dir():
             raise ServerError.of(Code.TOKENIZER_NOT_FOUND, str(path), "is not a directory with tokenizer files")
         try:
@@ -33,6 +33,8 @@ class ServerTokenizer:
         self.vocabulary_size = len(self._tokenizer)
         self._output_pieces = self._find_output_pieces()
         vocabulary = self._tokenizer.get_vocab()
+        self.longest_token = max(map(len, vocabulary), default=1)
+        """Characters of the longest entry: no text has fewer tokens than its length divided by this."""
         self.image_token_id: int = next((vocabulary[name] for name in IMAGE_TOKENS if name in vocabulary), 0)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_CANDIDATES = tuple(1 << power for power in range(14))
+_CANDIDATES = tuple(1 << power for power in range(16))
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class BlockRule:
 def rules_that_explain(observations: Sequence[tuple[int, int]], block_size: int) -> list[BlockRule]:
     """All rules under which every (prompt tokens, hits of its repetition) comes out as observed.
 
-    Tried are the powers of two up to 8192 and the multiples of ``block_size`` up to 64-fold. A cache that never
+    Tried are the powers of two up to 32768 and the multiples of ``block_size`` up to 64-fold. A cache that never
     hit is explained by no rule.
     """
     if not any(hits for _, hits in observations):

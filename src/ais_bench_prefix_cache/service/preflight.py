@@ -12,6 +12,7 @@ from typing import Any
 from ais_bench_prefix_cache.counters.reader import CacheConfig
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem, ServiceError
+from ais_bench_prefix_cache.foundation.quoting import plain
 from ais_bench_prefix_cache.service.client import ServedModel, ServiceClient
 from ais_bench_prefix_cache.service.readings import EngineId
 
@@ -63,9 +64,15 @@ def check_inference(client: ServiceClient, workload: Workload, encode: Callable[
         except PrefixCacheError as error:
             problems.extend(error.problems)
             continue
-        problems.extend(_model_problems(client, base_url, models, workload, result))
+        if models is None:
+            result.notes.append(
+                f"{base_url}/v1/models is not offered, as behind some gateways: whether the model is served and the "
+                "longest request fits is not checked"
+            )
+        else:
+            problems.extend(_model_problems(client, base_url, models, workload, result))
         # A model that is not there cannot be asked for its tokens.
-        if any(model.name == client.config.model for model in models):
+        if models is None or any(model.name == client.config.model for model in models):
             problems.extend(_tokenizer_problems(client, position, workload, encode, result))
         version = client.version(position)
         if version is not None:
@@ -145,6 +152,12 @@ def check_engines(client: ServiceClient, workload: Workload, engines: Mapping[En
             result.notes.append(f"{where} {text}; the probes will tell whether the others exist")
     for engine, facts in sorted(engines.items()):
         problems.extend(_engine_problems(where, engine, facts, workload))
+        if facts.block_size not in (None, workload.block_size):
+            # A label is a word; the probes measure.
+            result.notes.append(
+                f"{engine} says that it caches in blocks of {facts.block_size} tokens, tokenizer.block_size is "
+                f"{workload.block_size}; the probes will tell which of them holds"
+            )
     for name, known in (
         ("block size", [facts.block_size for facts in engines.values()]),
         ("cache capacity", [facts.kv_cache_size_tokens for facts in engines.values()]),
@@ -163,7 +176,7 @@ def _model_problems(
     by_name = {model.name: model for model in models}
     served = by_name.get(client.config.model)
     if served is None:
-        names = ", ".join(sorted(by_name)) or "none"
+        names = plain(", ".join(sorted(by_name))) or "none"
         return [
             Problem(
                 Code.MODEL_NOT_SERVED,
@@ -281,17 +294,6 @@ def _engine_problems(where: str, engine: EngineId, facts: CacheConfig, workload:
                 where,
                 f"{engine} says that prefix caching is off",
                 hint="Start the server with --enable-prefix-caching.",
-            )
-        )
-    if facts.block_size is not None and facts.block_size != workload.block_size:
-        problems.append(
-            Problem(
-                Code.WRONG_BLOCK_SIZE,
-                where,
-                f"{engine} caches in blocks of {facts.block_size} tokens, not of {workload.block_size} as "
-                "tokenizer.block_size says",
-                hint=f"Set tokenizer.block_size to {facts.block_size} and prepare again, or start the server with "
-                f"--block-size {workload.block_size}.",
             )
         )
     if facts.kv_cache_size_tokens is not None:

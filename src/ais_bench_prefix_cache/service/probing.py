@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ais_bench_prefix_cache.counters.reader import EngineCounters
 from ais_bench_prefix_cache.foundation.codes import Code
-from ais_bench_prefix_cache.foundation.errors import ServiceError
-from ais_bench_prefix_cache.foundation.names import RANK_HEADER
+from ais_bench_prefix_cache.foundation.errors import Problem, ServiceError
+from ais_bench_prefix_cache.foundation.names import NO_RANK, RANK_HEADER
 from ais_bench_prefix_cache.prompts import MIN_CONTROLLED_TOKENS, UNIQUE, PromptSource, PromptSpec, WordEstimate
 from ais_bench_prefix_cache.service.block_inference import BlockRule, rules_that_explain
 from ais_bench_prefix_cache.service.client import ServiceClient
@@ -29,6 +29,10 @@ _TELLING_BLOCKS = (5, 7, 11, 13)
 """Whole blocks of a repeated prompt whose hits tell a block size from its double, its triple and its half."""
 _MOST_ATTEMPTS = 6
 _EXTRA_PROBE_BLOCKS = (4, 7, 11, 19, 37, 67)
+_LONG_PROBE_TOKENS = (2_200, 4_400, 8_800, 17_600, 35_200)
+"""Tried one after another where nothing shorter hits: some servers cache in steps of 16,384 tokens."""
+_SURELY_FITS = 0.9
+"""Of a model's length: a text made for so many tokens may have a few more."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,11 @@ class ProbedRanks:
 
     @property
     def rank_of_engine(self) -> dict[EngineId, int]:
-        return {probe.engine: probe.dp_rank for probe in self.probes}
+        """An engine that counts for several ranks has :data:`NO_RANK`."""
+        ranks: dict[EngineId, int] = {}
+        for probe in self.probes:
+            ranks[probe.engine] = NO_RANK if probe.engine in ranks else probe.dp_rank
+        return ranks
 
     @property
     def engine_labels(self) -> dict[str, int]:
@@ -113,19 +121,32 @@ def probe_ranks(
         characters = _characters(wanted, ratio, most_tokens)
         for _ in range(_MOST_ATTEMPTS):
             prompt = probe_text(rank_nonce, dp_rank, characters)
-            before, engine, tokens, _ = _send(client, reader, before, prompt, dp_rank, engine)
+            try:
+                before, engine, tokens, _ = _send(client, reader, before, prompt, dp_rank, engine)
+            except ServiceError as error:
+                raise ServiceError(
+                    _of_missing_engine(client, before, dp_rank, each) for each in error.problems
+                ) from error
             ratio = len(prompt) / tokens
             if _tells_block_sizes_apart(tokens, block_size):
                 break
             characters = _characters(wanted, len(prompt) / tokens, most_tokens)
         before, again, tokens, hits = _send(client, reader, before, prompt, dp_rank, engine)
-        _check_engine(client, dp_rank, again, probes)
+        if not _counts_all_ranks(again, before):
+            _check_engine(client, dp_rank, again, before, probes)
         if hits != rule.repeat_hits(tokens) and (exact_hits or hits < rule.repeat_hits(tokens)):
             before, rule = _rule_of_server(
                 client, reader, before, dp_rank, (tokens, hits), block_size, ratio, most_tokens, nonce
             )
         probes.append(RankProbe(dp_rank, prompt, tokens, again, hits))
-    return ProbedRanks(tuple(probes), rule, tuple(_label_notes(config.engine_label_map, probes)))
+    notes = _label_notes(config.engine_label_map, probes)
+    if config.dp_size > 1 and any(_counts_all_ranks(probe.engine, before) for probe in probes):
+        notes.append(
+            f"{_metrics_place(client)} counts for all ranks together: that requests reach their ranks cannot be seen, "
+            f"and "
+            "only the global rate can be told"
+        )
+    return ProbedRanks(tuple(probes), rule, tuple(notes))
 
 
 def repeat_probe(
@@ -205,15 +226,38 @@ def _the_one_that_moved(
     return engine, rise
 
 
-def _check_engine(client: ServiceClient, dp_rank: int, engine: EngineId, earlier: list[RankProbe]) -> None:
+def _counts_all_ranks(engine: EngineId, reading: Reading) -> bool:
+    """Whether this is the one engine without a label that SGLang before its counts per rank shows for all of them."""
+    return not engine.label and reading.families == {"sglang"}
+
+
+def _of_missing_engine(client: ServiceClient, reading: Reading, dp_rank: int, problem: Problem) -> Problem:
+    """A rank that the server does not have fails in one way or another; the number of engines says so plainly."""
+    shown = len(reading.counters)
+    if not 0 < shown <= dp_rank or problem.code not in (Code.HTTP_STATUS, Code.SERVER_ERROR):
+        return problem
+    return replace(problem, hint=_too_few_engines(shown, client.config.dp_size))
+
+
+def _too_few_engines(shown: int, dp_size: int) -> str:
+    engines = "1 engine" if shown == 1 else f"{shown} engines"
+    return f"The server has {engines}: set service.dp_size to {shown} (it is {dp_size}) and prepare again."
+
+
+def _check_engine(
+    client: ServiceClient, dp_rank: int, engine: EngineId, reading: Reading, earlier: list[RankProbe]
+) -> None:
     for probe in earlier:
         if probe.engine == engine:
+            shown, dp_size = len(reading.counters), client.config.dp_size
             raise ServiceError.of(
                 Code.RANK_NOT_REACHED,
                 _metrics_place(client),
                 f"probes to rank {probe.dp_rank} and to rank {dp_rank} both moved {engine}",
-                hint="Fewer engines run than service.dp_size says, or the server ignores the header "
-                f"{RANK_HEADER} (vLLM 0.11.1 and later honour it).",
+                hint=_too_few_engines(shown, dp_size)
+                if shown < dp_size
+                else f"The server, or a router before it, ignores the header {RANK_HEADER} (vLLM 0.11.1 and later "
+                "honour it; a cache-aware router chooses the rank itself).",
             )
     expected = client.config.engine_label_map.get(engine.label)
     if expected is not None and expected != dp_rank:
@@ -244,12 +288,23 @@ def _rule_of_server(
     tokens, hits = first
     predicted = (tokens - 1) // block_size * block_size
     observations = [first]
-    for blocks in _EXTRA_PROBE_BLOCKS:
-        characters = _characters(blocks * block_size, characters_per_token, most_tokens)
+
+    def observe(length: int) -> None:
+        nonlocal before
+        characters = _characters(length, characters_per_token, most_tokens)
+        if most_tokens is not None and length <= _SURELY_FITS * most_tokens:
+            characters = round(length * characters_per_token)  # measured by now, no guess
         prompt = probe_text(nonce(), dp_rank, characters)
         before, engine, *_ = _send(client, reader, before, prompt, dp_rank, None)
         before, _engine, more_tokens, more_hits = _send(client, reader, before, prompt, dp_rank, engine)
         observations.append((more_tokens, more_hits))
+
+    for blocks in _EXTRA_PROBE_BLOCKS:
+        observe(blocks * block_size)
+    for length in _LONG_PROBE_TOKENS:
+        if any(hit for _, hit in observations) or most_tokens is None or length > _SURELY_FITS * most_tokens:
+            break
+        observe(length)
     rules = rules_that_explain(observations, block_size)
     if BlockRule(block_size, 1) in rules:
         return before, BlockRule(block_size, 1)
@@ -258,7 +313,9 @@ def _rule_of_server(
         raise ServiceError.of(
             Code.CACHE_INEFFECTIVE,
             _metrics_place(client),
-            f"{seen}, and so did every longer one; with blocks of {block_size} it must be {predicted}",
+            f"{seen}, and so did every longer one, up to {max(length for length, _ in observations)} tokens; with "
+            f"blocks "
+            f"of {block_size} it must be {predicted}",
             hint="Is prefix caching on (--enable-prefix-caching)? Is the server's block size much larger than "
             "tokenizer.block_size?",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ais_bench_prefix_cache.counters.names import ServerFamily
 from ais_bench_prefix_cache.counters.ranks import read_texts
 from ais_bench_prefix_cache.counters.reader import CacheConfig, EngineCounters, ReadText, in_tokens
 from ais_bench_prefix_cache.foundation.errors import ServiceError, SnapshotError
@@ -28,10 +29,14 @@ class EngineId:
 
 @dataclass(frozen=True)
 class Reading:
-    """One scrape of all metrics URLs: the texts as they came and the counters found in them, in tokens."""
+    """One scrape of all metrics URLs: the texts as they came and the counters found in them, in tokens.
+
+    ``families`` are the kinds of servers that the texts are of.
+    """
 
     texts: tuple[str, ...]
     counters: Mapping[EngineId, EngineCounters]
+    families: frozenset[ServerFamily] = frozenset()
 
 
 def movement(before: Reading, after: Reading) -> dict[EngineId, EngineCounters]:
@@ -55,12 +60,13 @@ def reading_parser(config: ServiceConfig, block_size: int) -> Callable[[Sequence
     """
 
     def parse(texts: Sequence[str]) -> Reading:
+        read = read_metrics(config, texts)
         counters = {
             EngineId(engine.source, engine.label or ""): in_tokens(engine, text.unit, block_size).counters
-            for text in read_metrics(config, texts)
+            for text in read
             for engine in text.engines
         }
-        return Reading(tuple(texts), counters)
+        return Reading(tuple(texts), counters, frozenset(text.family for text in read))
 
     return parse
 

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ais_bench_prefix_cache.counters.ranks import rank_name
 from ais_bench_prefix_cache.counters.reader import EngineCounters
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem, ServiceError
+from ais_bench_prefix_cache.foundation.names import NO_RANK
 from ais_bench_prefix_cache.service.block_inference import BlockRule
 from ais_bench_prefix_cache.service.client import Completion, ServiceClient
 from ais_bench_prefix_cache.service.readings import EngineId, Reading
@@ -144,7 +146,7 @@ def _send_all(
                     Problem(
                         problem.code,
                         problem.where,
-                        f"warm-up of {entry.group_id} on rank {entry.dp_rank}: {problem.message}",
+                        f"warm-up of {entry.group_id}: {problem.message}",
                         problem.allowed,
                         problem.hint,
                     )
@@ -210,8 +212,9 @@ def _prove(
     by_rank = {rank_of_engine[engine]: rise for engine, rise in moved.items() if engine in rank_of_engine}
     problems: list[Problem] = []
     where = ", ".join(client.config.metrics_urls)
-    for dp_rank in sorted({proof.entry.dp_rank for proof in proofs}):
-        of_rank = [proof for proof in proofs if proof.entry.dp_rank == dp_rank]
+    one_for_all = NO_RANK in rank_of_engine.values()
+    for dp_rank in [NO_RANK] if one_for_all else sorted({proof.entry.dp_rank for proof in proofs}):
+        of_rank = [proof for proof in proofs if one_for_all or proof.entry.dp_rank == dp_rank]
         queries = sum(proof.entry.input_tokens for proof in of_rank)
         expected = sum(proof.expected_hits for proof in of_rank)
         rise = by_rank.get(dp_rank, EngineCounters())
@@ -220,7 +223,7 @@ def _prove(
                 Problem(
                     Code.WARMUP_NOT_COUNTED,
                     where,
-                    f"the warm-up's second pass sent {queries} tokens to rank {dp_rank}, whose counter rose by "
+                    f"the warm-up's second pass sent {queries} tokens to {rank_name(dp_rank)}, whose counter rose by "
                     f"{rise.queries}",
                     hint="More: another client uses the server. Less: requests went to other ranks than their header "
                     "says.",
@@ -243,7 +246,7 @@ def _not_warm(where: str, dp_rank: int, hits: int, expected: int, proofs: Sequen
     return Problem(
         Code.NOT_WARM,
         where,
-        f"rank {dp_rank} does not hold the canonical prefixes of "
+        f"{rank_name(dp_rank)} does not hold the canonical prefixes of "
         f"{groups[0] if len(groups) == 1 else f'{len(groups)} groups'}: sent again, they hit {hits} tokens, "
         f"not {expected}{named}",
         hint="A cache that is too small evicts them (fewer or shorter groups, or more KV memory); hybrid models with "

@@ -27,7 +27,7 @@ def job(tmp_path):
         "run_id": "demo_20260101_000000",
         "effective_config": {
             "tokenizer": {"path": str(tmp_path), "revision": None, "trust_remote_code": False},
-            "service": {"inference_url": "http://127.0.0.1:8000/v1/completions", "model": "tiny"},
+            "service": {"inference_url": "http://127.0.0.1:8000/v1/completions", "model": "tiny", "dp_size": 2},
             "aisbench": {
                 "dataset": {
                     "abbr": None,

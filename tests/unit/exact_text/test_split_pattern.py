@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from tests.doubles.tokenizer_families import GPT2
 from tokenizers import Regex, pre_tokenizers
 
-from ais_bench_prefix_cache.exact_text.join_proof import GPT2_PATTERN
 from ais_bench_prefix_cache.exact_text.split_pattern import pattern_at_space
 
 QWEN = (
@@ -22,7 +22,7 @@ KIMI = (
     r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-SPLITS = [GPT2_PATTERN, QWEN, CL100K, KIMI]
+SPLITS = [GPT2, QWEN, CL100K, KIMI]
 LOCAL_ONLY = [
     r"\p{N}{1,3}",
     "[一-龥぀-ゟ゠-ヿ]+",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ais_bench_prefix_cache.kvcache.prefix_cache import PrefixCache
+from ais_bench_prefix_cache.kvcache.prefix_cache import CachedSequence, PrefixCache
 from ais_bench_prefix_cache.kvcache.scheduler import BatchedRequest, BatchScheduler, BatchStep
 
 
@@ -12,19 +12,19 @@ def make_scheduler(num_blocks: int = 100, max_num_seqs: int = 8, max_num_batched
     )
 
 
-def add(scheduler: BatchScheduler, token_ids: list[int], max_tokens: int = 1) -> BatchedRequest:
+def add(scheduler: BatchScheduler, token_ids: list[int], max_tokens: int = 1) -> BatchedRequest[CachedSequence]:
     request = BatchedRequest(scheduler.cache.sequence(token_ids), max_tokens)
     scheduler.add(request)
     return request
 
 
-def run_step(scheduler: BatchScheduler) -> BatchStep:
+def run_step(scheduler: BatchScheduler) -> BatchStep[CachedSequence]:
     step = scheduler.schedule()
     scheduler.finish_step(step, lambda _request: 7)
     return step
 
 
-def sizes(step: BatchStep) -> list[int]:
+def sizes(step: BatchStep[CachedSequence]) -> list[int]:
     return [chunk.num_tokens for chunk in step.chunks]
 
 

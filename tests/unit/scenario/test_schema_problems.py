@@ -295,8 +295,10 @@ def input_length(**rule: Any) -> dict[str, Any]:
             "    use service.api_key",
         ),
         (
-            {"service": {"dp_size": 4, "metrics_url": ["http://a/", "http://b/"]}},
-            "service.metrics_url: 2 URLs for 4 ranks (allowed: one URL, or one per rank (service.dp_size is 4))",
+            {"service": {"dp_size": 3, "metrics_url": ["http://a/", "http://b/"]}},
+            "service.metrics_url: 2 URLs for 3 ranks (allowed: one URL for all ranks, one per rank, or one for every "
+            "so many: a "
+            "number that divides service.dp_size, 3)",
         ),
         (
             {"service": {"engine_label_map": {"a": 2}}},

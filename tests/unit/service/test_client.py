@@ -154,17 +154,15 @@ def caused_by(cause: Exception, text: str) -> httpx.ConnectError:
             "    Set service.api_key to the key that the server was started with.",
         ),
         (
-            lambda _request: httpx.Response(404, json={"detail": "Not Found"}),
-            f'[NOT_FOUND] {URL}/v1/models: answered 404: {{"detail":"Not Found"}}\n'
-            "    Check the URL's path, and service.model against the server's /v1/models.",
-        ),
-        (
             lambda _request: httpx.Response(500, json={"error": {"message": "EngineCore\nis dead"}}),
             f"[SERVER_ERROR] {URL}/v1/models: answered 500: EngineCore is dead\n    Look at the server's log.",
         ),
         (
             lambda _request: httpx.Response(302, headers={"location": "/login"}),
-            f"[HTTP_STATUS] {URL}/v1/models: answered 302: an empty body",
+            f"[REDIRECTED] {URL}/v1/models: answered 302: it points to /login\n"
+            "    Redirects are not followed, so that prompts and the key go nowhere else. If that is the server under "
+            "test, "
+            "write its URL into the Scenario.",
         ),
         (
             lambda _request: httpx.Response(200, html="<html><title>Gateway</title></html>"),
@@ -198,15 +196,6 @@ def test_metrics_that_are_none(body: str) -> None:
 def test_the_api_key_is_in_no_error() -> None:
     client = client_of(lambda _request: httpx.Response(400, text=f"bad header Bearer {SECRET}"), api_key=SECRET)
     assert failure(client.models) == f"[HTTP_STATUS] {URL}/v1/models: answered 400: bad header Bearer ***"
-
-
-@pytest.mark.parametrize("api_key", [f"{SECRET}\n", f" {SECRET}", f"{SECRET}ü"])
-def test_a_key_that_no_header_can_hold(api_key: str) -> None:
-    said = failure(lambda: ServiceClient(service_config(api_key=api_key)))
-    assert said == (
-        "[BAD_API_KEY] service.api_key: cannot be sent in an HTTP header "
-        "(allowed: printable ASCII characters, no spaces around them)"
-    )
 
 
 def test_user_and_password_of_a_url_are_not_shown() -> None:
@@ -277,7 +266,9 @@ def test_loopback_never_goes_through_a_proxy(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.delenv(name, raising=False)
     with listening(Fine) as url:
         config = service_config(inference_urls=(f"{url}/v1/completions",))
-        (model,) = ServiceClient(config).models()
+        models = ServiceClient(config).models()
+    assert models is not None
+    (model,) = models
     assert (model.name, model.max_model_len) == ("tiny", 64)
 
 

@@ -159,13 +159,30 @@ def test_all_that_is_wrong_with_an_engine_at_once() -> None:
     assert problems(lambda: engines({"0": CacheConfig(32, False, 1767), "1": GOOD})) == [
         f"[PREFIX_CACHING_OFF] {URL}/metrics: engine '0' says that prefix caching is off\n"
         "    Start the server with --enable-prefix-caching.",
-        f"[WRONG_BLOCK_SIZE] {URL}/metrics: engine '0' caches in blocks of 32 tokens, not of 16 as "
-        "tokenizer.block_size says\n    Set tokenizer.block_size to 32 and prepare again, or start the server with "
-        "--block-size 16.",
         f"[CACHE_TOO_SMALL] {URL}/metrics: engine '0' holds 1767 tokens, but 1768 are needed for the canonical "
         "prefixes of 2 groups and the longest request\n    Give the server more KV memory (--gpu-memory-utilization, "
         "--num-gpu-blocks-override), or use fewer groups or shorter inputs and prepare again.",
     ]
+
+
+def test_a_label_of_another_block_size_is_a_note_that_the_probes_judge() -> None:
+    assert engines({"0": CacheConfig(4, True, 10_000), "1": GOOD}).notes == [
+        "engine '0' says that it caches in blocks of 4 tokens, tokenizer.block_size is 16; the probes will tell which "
+        "of "
+        "them holds"
+    ]
+
+
+@pytest.mark.parametrize("status", [403, 404, 405])
+def test_a_gateway_that_does_not_offer_models_is_noted(status: int) -> None:
+    service = FakeService(override=lambda request: httpx.Response(status) if request.url.path == "/v1/models" else None)
+    client = ServiceClient(service_config(), transport=service.transport())
+    result = check_inference(client, ASKED, service.encode)
+    assert result.notes[0] == (
+        f"{URL}/v1/models is not offered, as behind some gateways: whether the model is served and the longest request "
+        "fits is not checked"
+    )
+    assert result.facts == {"tokenized_alike": {URL: 2}}
 
 
 def test_a_cold_run_needs_room_for_one_request() -> None:

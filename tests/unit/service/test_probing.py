@@ -1,54 +1,26 @@
-"""Probes, resets and warm-ups against a service that is healthy, or wrong in one way."""
+"""Probes against a service that is healthy, or wrong in one way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
-from tests.doubles.fake_service import URL, FakeService, service_config
+from tests.doubles.fake_service import URL, Clock, FakeService, connect, failures, service_config
 
 from ais_bench_prefix_cache.counters.reader import EngineCounters
 from ais_bench_prefix_cache.foundation.errors import ServiceError
-from ais_bench_prefix_cache.service.block_inference import BlockRule, rules_that_explain
+from ais_bench_prefix_cache.foundation.names import NO_RANK, RANK_HEADER
+from ais_bench_prefix_cache.service.block_inference import BlockRule
 from ais_bench_prefix_cache.service.client import ServiceClient
 from ais_bench_prefix_cache.service.probing import ProbedRanks, probe_ranks, probe_text
 from ais_bench_prefix_cache.service.readings import EngineId, Reading
-from ais_bench_prefix_cache.service.resetting import empty_the_caches
 from ais_bench_prefix_cache.service.scraping import CounterReader
-from ais_bench_prefix_cache.service.warming import WarmupEntry, warm_and_prove, warm_shorter_prefixes
-
-
-class Clock:
-    """Time that passes only while someone sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-def connect(service: FakeService, **changes: Any) -> tuple[ServiceClient, CounterReader, Clock]:
-    config = service_config(**{"dp_size": service.dp_size, "timeout_seconds": 5.0, **changes})
-    client = ServiceClient(config, transport=service.transport())
-    clock = Clock()
-    return client, CounterReader(client, service.read, clock=clock, sleep=clock.sleep), clock
 
 
 def probe(service: FakeService, block_size: int = 16, **changes: Any) -> ProbedRanks:
     client, reader, _ = connect(service, **changes)
     return probe_ranks(client, reader, block_size=block_size)
-
-
-def failures(action: Callable[[], object]) -> list[str]:
-    with pytest.raises(ServiceError) as caught:
-        action()
-    return [f"[{problem.code}] {problem.where}: {problem.message}" for problem in caught.value.problems]
 
 
 @pytest.mark.parametrize("dp_size", [1, 2, 4])
@@ -147,220 +119,113 @@ def test_probe_texts_differ_from_their_first_characters_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("observations", "rule"),
-    [
-        ([(49, 48), (81, 80)], BlockRule(16, 0)),
-        ([(49, 32), (81, 64), (97, 96)], BlockRule(32, 0)),
-        ([(49, 32), (81, 64), (97, 80)], BlockRule(16, 1)),
-    ],
+    ("status", "code"),
+    [(400, "HTTP_STATUS"), (500, "SERVER_ERROR")],
 )
-def test_rules_are_told_apart_by_several_lengths(observations: list[tuple[int, int]], rule: BlockRule) -> None:
-    explaining = rules_that_explain(observations, 16)
-    assert rule in explaining
-    assert {each for each in explaining if each.block_size >= 16} == {rule}
+def test_more_ranks_than_engines_are_named_with_what_to_set(status: int, code: str) -> None:
+    def refuse(request: httpx.Request) -> httpx.Response | None:
+        return httpx.Response(status, text="no such rank") if request.headers.get(RANK_HEADER) == "1" else None
+
+    with pytest.raises(ServiceError) as caught:
+        probe(FakeService(dp_size=1, override=refuse), dp_size=2)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.message) == (code, f"rank 1: answered {status}: no such rank")
+    assert problem.hint == "The server has 1 engine: set service.dp_size to 1 (it is 2) and prepare again."
 
 
-def test_nothing_explains_a_cache_that_never_hits() -> None:
-    assert rules_that_explain([(49, 0), (81, 0)], 16) == []
+def test_one_engine_that_answers_for_two_ranks_says_how_many_there_are() -> None:
+    with pytest.raises(ServiceError) as caught:
+        probe(FakeService(dp_size=1, honour_header=False), dp_size=2)
+    (problem,) = caught.value.problems
+    assert problem.code == "RANK_NOT_REACHED"
+    assert problem.hint == "The server has 1 engine: set service.dp_size to 1 (it is 2) and prepare again."
 
 
-def reset(service: FakeService, **changes: Any) -> Any:
-    client, reader, clock = connect(service, **changes)
-    probed = probe_ranks(client, reader, block_size=16)
-    return empty_the_caches(client, reader, probed.probes, clock=clock, sleep=clock.sleep)
+def test_a_rank_that_answers_500_is_named_with_what_it_may_mean() -> None:
+    def fail(request: httpx.Request) -> httpx.Response | None:
+        return httpx.Response(500, text="boom") if request.headers.get(RANK_HEADER) == "1" else None
 
-
-@pytest.mark.parametrize("body", ['{"success": true}', "", "Cache flushed."])
-def test_a_reset_is_proven_by_probes(body: str) -> None:
-    outcome = reset(FakeService(reset_bodies=[body]))
-    assert (outcome.proven, outcome.attempts, outcome.warning) == (True, 1, None)
-
-
-def test_a_busy_server_is_asked_again() -> None:
-    service = FakeService(reset_bodies=['{"success": false}', '{"success": false}', '{"success": true}'])
-    outcome = reset(service)
-    assert (outcome.proven, outcome.attempts) == (True, 3)
-
-
-def test_a_server_that_stays_busy() -> None:
-    assert failures(lambda: reset(FakeService(reset_bodies=['{"success": false}']))) == [
-        f'[RESET_REFUSED] {URL}/reset_prefix_cache: refused 11 times (status 200, {{"success": false}}): requests are '
-        "running there"
-    ]
-
-
-def test_a_reset_that_does_nothing() -> None:
-    assert failures(lambda: reset(FakeService(reset_ranks=()))) == [
-        f"[RESET_INEFFECTIVE] {URL}/reset_prefix_cache: the reset was answered, but rank {rank} still hits "
-        f"80 of {tokens} tokens of an earlier probe"
-        for rank, tokens in ((0, 92), (1, 93))
-    ]
-
-
-def test_a_reset_of_one_rank_only() -> None:
-    assert failures(lambda: reset(FakeService(reset_ranks=(1,)))) == [
-        f"[RESET_INEFFECTIVE] {URL}/reset_prefix_cache: the reset was answered, but rank 0 still hits "
-        "80 of 92 tokens of an earlier probe; emptied were only the ranks [1]"
-    ]
-
-
-@pytest.mark.parametrize("status", [404, 405])
-def test_a_server_without_reset(status: int) -> None:
-    assert failures(lambda: reset(FakeService(reset_status=status))) == [
-        f"[RESET_NOT_OFFERED] {URL}/reset_prefix_cache: answered {status}: the server does not offer a reset there"
-    ]
-
-
-def test_no_reset_url() -> None:
-    assert failures(lambda: reset(FakeService(), reset_urls=())) == [
-        "[NO_RESET_URL] service.reset_url: is empty, so the caches cannot be emptied before the run"
-    ]
-
-
-@pytest.mark.parametrize("changes", [{"reset_urls": ()}, {}])
-def test_assumed_emptiness_is_a_warning(changes: dict[str, Any]) -> None:
-    outcome = reset(FakeService(reset_status=404), assume_empty_cache=True, **changes)
-    assert outcome.proven is False
-    assert outcome.warning["code"] == "ASSUME_EMPTY_CACHE"
-    assert outcome.warning["message"].startswith(
-        "the caches are assumed to be empty, as service.assume_empty_cache says ("
+    with pytest.raises(ServiceError) as caught:
+        probe(FakeService(override=fail))
+    (problem,) = caught.value.problems
+    assert problem.message == "rank 1: answered 500: boom"
+    assert problem.hint == (
+        "Does the server have a rank 1 (service.dp_size), and is its engine alive? Look at the server's log."
     )
 
 
-def test_after_a_refused_reset_the_probes_tell_which_ranks_are_empty() -> None:
-    service = FakeService(reset_bodies=['{"success": false}'], reset_ranks=(0,))
-    outcome = reset(service, assume_empty_cache=True)
-    assert (outcome.accepted, outcome.proven, outcome.hits_after) == (False, False, {0: 0, 1: 80})
-    assert "requests are running there" in outcome.warning["reason"]
+@pytest.mark.parametrize("step", [784, 4096, 16384])
+def test_steps_that_are_larger_than_any_block_are_found(step: int) -> None:
+    client, reader, _ = connect(FakeService(dp_size=1, block_size=step))
+    (said,) = failures(lambda: probe_ranks(client, reader, block_size=16, most_tokens=40_000))
+    assert said.startswith(f"[WRONG_BLOCK_SIZE] {URL}/metrics: a prompt of ")
+    assert said.endswith(f" such prompts hit as with blocks of {step}")
 
 
-def entry(group: int, rank: int, tokens: int = 160) -> WarmupEntry:
-    text = (f"group {group} " * tokens)[: tokens * 4]
-    return WarmupEntry(f"warmup:group-{group}:{rank}", f"group-{group}", rank, text, tokens, tokens - 16, 1)
+def test_without_a_known_model_length_long_prompts_are_not_tried() -> None:
+    service = FakeService(dp_size=1, block_size=16384)
+    (said,) = failures(lambda: probe(service))
+    assert said.startswith(f"[CACHE_INEFFECTIVE] {URL}/metrics: ")
+    assert max(len(request.content) for request in service.requests) < 16384
 
 
-def warm(service: FakeService, plan: list[WarmupEntry]) -> Any:
-    client, reader, _ = connect(service)
-    probed = probe_ranks(client, reader, block_size=16)
-    service.requests.clear()
-    done: list[int] = []
-    result = warm_and_prove(client, reader, plan, probed.rank_of_engine, probed.rule, on_progress=done.append)
-    assert done == list(range(1, 2 * len(plan) + 1))
-    return result
+class OneCounterForAll(FakeService):
+    """SGLang before its counts per rank."""
+
+    def read(self, texts: Any) -> Reading:
+        ranks = super().read(texts).counters.values()
+        all_ranks = EngineCounters(sum(rank.queries for rank in ranks), sum(rank.hits for rank in ranks))
+        return Reading(tuple(texts), {EngineId(0, ""): all_ranks}, frozenset({"sglang"}))
 
 
-def sharer(group: int, rank: int, tokens: int, end: str) -> WarmupEntry:
-    text = (f"group {group} " * 160)[: tokens * 4] + end * 16
-    name = f"warmup:group-{group}:{rank}:{tokens}:{end}"
-    return WarmupEntry(name, f"group-{group}", rank, text, tokens + 16, tokens, 1)
-
-
-@pytest.mark.parametrize("hybrid", [True, False])
-def test_shorter_prefixes_of_a_hybrid_model_are_warmed_and_proven(hybrid: bool) -> None:
-    service = FakeService(hybrid=hybrid)
-    client, reader, _ = connect(service)
-    probed = probe_ranks(client, reader, block_size=16)
-    warm_and_prove(client, reader, PLAN, probed.rank_of_engine, probed.rule)
-    pairs = [
-        (sharer(group, rank, tokens, "one "), sharer(group, rank, tokens, "two "))
-        for group in range(2)
-        for rank in range(2)
-        for tokens in (112, 64, 32)
-    ]
-    warmed = warm_shorter_prefixes(client, reader, pairs, probed.rank_of_engine)
-    assert [each.cached_tokens for each in warmed] == [each.expected_hits for each in warmed] == [112, 64, 32] * 4
-    formal = sharer(1, 1, 64, "formal ")
-    assert client.complete(formal.prompt, dp_rank=1).cached_tokens == 64
-
-
-def test_without_it_the_first_sharer_of_a_shorter_prefix_misses() -> None:
-    service = FakeService(hybrid=True)
-    client, reader, _ = connect(service)
-    probed = probe_ranks(client, reader, block_size=16)
-    warm_and_prove(client, reader, PLAN, probed.rank_of_engine, probed.rule)
-    first, second = (client.complete(sharer(1, 1, 64, end).prompt, dp_rank=1) for end in ("one ", "two "))
-    assert (first.cached_tokens, second.cached_tokens) == (0, 64)
-
-
-PLAN = [entry(group, rank) for group in range(5) for rank in range(2)]
-
-
-@pytest.mark.parametrize("dropped_blocks", [0, 1])
-@pytest.mark.parametrize("details", [True, False])
-def test_warm_up_reaches_every_rank_and_is_proven(details: bool, dropped_blocks: int) -> None:
-    service = FakeService(tokens_details=details, dropped_blocks=dropped_blocks)
-    warmed = warm(service, PLAN)
-    assert [each.entry for each in warmed] == PLAN
-    assert {each.cached_tokens for each in warmed} == ({144 - 16 * dropped_blocks} if details else {None})
-    posted = [request for request in service.requests if request.method == "POST"]
-    assert sorted(request.headers["x-data-parallel-rank"] for request in posted) == ["0"] * 10 + ["1"] * 10
-
-
-def test_a_cache_that_cannot_hold_all_groups() -> None:
-    service = FakeService(capacity_blocks=22)
-    (first, second) = failures(lambda: warm(service, PLAN))
-    assert first.startswith(
-        f"[NOT_WARM] {URL}/metrics: rank 0 does not hold the canonical prefixes of 5 groups: sent again, they hit "
+def test_a_server_that_counts_for_all_its_ranks_together_is_noted() -> None:
+    probed = probe(OneCounterForAll())
+    assert probed.rank_of_engine == {EngineId(0, ""): NO_RANK}
+    assert probed.notes == (
+        f"{URL}/metrics counts for all ranks together: that requests reach their ranks cannot be seen, and only the "
+        "global rate can be told",
     )
-    assert "group-0 hit 0 of 144" in first
-    assert second.startswith(f"[NOT_WARM] {URL}/metrics: rank 1 does not hold")
 
 
-def test_a_server_that_counts_one_token_more() -> None:
-    assert failures(lambda: warm(FakeService(extra_prompt_tokens=1), PLAN[:4])) == [
-        f"[TOKEN_COUNT_DIFFERS] {URL}/v1/completions: the server counts 161 tokens in the warm-up prompt of "
-        f"group-{group}, tokenizer.path counts 160 (+1)"
-        for group in (0, 1)
-    ]
+def test_ranks_behind_several_urls_are_reached_by_url_and_header() -> None:
+    """Hybrid load balancing: two servers of two ranks each, and each counts its own two engines as 0 and 1."""
+    servers = {8000: FakeService(), 8001: FakeService()}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return servers[request.url.port or 80].handle(request)
+
+    ports = tuple(f"http://service.test:{port}" for port in servers)
+    config = service_config(
+        inference_urls=tuple(f"{url}/v1/completions" for url in ports),
+        metrics_urls=tuple(f"{url}/metrics" for url in ports),
+        dp_size=4,
+        timeout_seconds=5.0,
+    )
+
+    def read(texts: Any) -> Reading:
+        counters = {
+            EngineId(position, engine.label): counted
+            for position, text in enumerate(texts)
+            for engine, counted in servers[8000].read([text]).counters.items()
+        }
+        return Reading(tuple(texts), counters)
+
+    clock = Clock()
+    client = ServiceClient(config, transport=httpx.MockTransport(answer))
+    probed = probe_ranks(client, CounterReader(client, read, clock=clock, sleep=clock.sleep), block_size=16)
+    assert probed.rank_of_engine == {
+        EngineId(0, "0"): 0,
+        EngineId(0, "1"): 1,
+        EngineId(1, "0"): 2,
+        EngineId(1, "1"): 3,
+    }
+    assert {request.headers[RANK_HEADER] for request in servers[8001].requests if RANK_HEADER in request.headers} == {
+        "0",
+        "1",
+    }
 
 
-def test_an_error_while_warming_names_group_and_rank() -> None:
-    service = FakeService()
-    client, reader, _ = connect(service)
-    probed = probe_ranks(client, reader, block_size=16)
-    service.override = lambda request: httpx.Response(500, text="boom") if request.method == "POST" else None
-    plan = PLAN[3:4]
-    assert failures(lambda: warm_and_prove(client, reader, plan, probed.rank_of_engine, probed.rule)) == [
-        f"[SERVER_ERROR] {URL}/v1/completions: warm-up of group-1 on rank 1: answered 500: boom"
-    ]
-
-
-def test_stable_waits_for_late_counters() -> None:
+def test_on_a_chat_endpoint_probes_are_chats() -> None:
     service = FakeService(dp_size=1)
-    client, _, clock = connect(service)
-    readings = iter([(10, 0), (10, 0), (30, 0), (40, 16), (40, 16)])
-
-    def read(texts: Any) -> Any:
-        service.queries[0], service.hits[0] = next(readings)
-        return service.read(client.scrape())
-
-    reader = CounterReader(client, read, clock=clock, sleep=clock.sleep)
-    since = reader.read()
-    stable = reader.stable(timeout=10, since=since, planned_queries=30)
-    assert (stable.stable, stable.as_planned) == (True, True)
-    assert stable.reading.counters[EngineId(0, "0")].hits == 16
-
-
-def test_stable_gives_up_on_a_plan_that_is_not_met() -> None:
-    service = FakeService(dp_size=1)
-    _client, reader, clock = connect(service)
-    stable = reader.stable(timeout=10, since=reader.read(), planned_queries=30)
-    assert (stable.stable, stable.as_planned) == (True, False)
-    assert 5 <= clock.now <= 6
-
-
-def test_stable_survives_a_metrics_outage_shorter_than_its_timeout() -> None:
-    service = FakeService(dp_size=1)
-    _client, reader, _ = connect(service)
-    outage = [httpx.Response(502, html="<html>Bad Gateway</html>")] * 3
-    service.override = lambda _request: outage.pop() if outage else None
-    assert reader.stable(timeout=10).stable is True
-
-
-def test_stable_reports_a_metrics_outage_that_lasts() -> None:
-    service = FakeService(dp_size=1)
-    _client, reader, _ = connect(service)
-    service.override = lambda _request: httpx.Response(502, html="<html>Bad Gateway</html>")
-    assert failures(lambda: reader.stable(timeout=3)) == [
-        f"[SERVER_ERROR] {URL}/metrics: answered 502: <html>Bad Gateway</html>"
-    ]
+    probe(service, inference_urls=(f"{URL}/v1/chat/completions",))
+    assert {request.url.path for request in service.requests} == {"/v1/chat/completions", "/metrics"}

@@ -32,15 +32,16 @@ _BYTES_A_TOKEN = 64 * 1024
 class ObservedModel(BaseAPIModel):  # type: ignore[misc]
     """Sends one request as the AISBench model after it in the class does, and keeps what the server says about it.
 
-    ``inference_urls`` are complete (``http://…/v1/completions``): one entry point, or one for each data-parallel rank.
-    With one entry point a request of rank *r* carries ``X-data-parallel-rank: r``; with one URL a rank it goes to the
-    *r*-th. The API key comes from the environment and is in no config. Redirects are not followed: the key and the
-    prompts go where the Scenario says.
+    ``inference_urls`` are complete (``http://…/v1/completions``): one entry point, or several with ``ranks_per_url``
+    data-parallel ranks each. A request of rank *r* goes to the URL of its rank; where several ranks stand behind it,
+    ``X-data-parallel-rank`` carries the rank's number there. The API key comes from the environment and is in no
+    config. Redirects are not followed: the key and the prompts go where the Scenario says.
     """
 
-    def __init__(self, *, inference_urls: list[str], model: str, **settings: Any) -> None:
+    def __init__(self, *, inference_urls: list[str], model: str, ranks_per_url: int = 1, **settings: Any) -> None:
         super().__init__(model=model, url=inference_urls[0], api_key=os.environ.get(API_KEY_VARIABLE, ""), **settings)
         self.inference_urls = list(inference_urls)
+        self.ranks_per_url = ranks_per_url
         self.url = self.inference_urls[0]
         self._proxies = {url: proxy_of(url) for url in self.inference_urls}
         self._observation: RequestObservation | None = None
@@ -71,12 +72,14 @@ class ObservedModel(BaseAPIModel):  # type: ignore[misc]
 
     def _destination(self, observation: RequestObservation) -> tuple[str, dict[str, str]]:
         rank = observation.dp_rank
-        if len(self.inference_urls) > 1:
-            position = observation.sequence_index if rank is None else rank
-            return self.inference_urls[position % len(self.inference_urls)], self.headers
+        urls = self.inference_urls
         if rank is None:
-            return self.url, self.headers
-        return self.url, {**self.headers, RANK_HEADER: str(rank)}
+            return urls[observation.sequence_index % len(urls)], self.headers
+        position, behind = divmod(rank, self.ranks_per_url) if len(urls) > 1 else (0, rank)
+        headers = self.headers
+        if len(urls) == 1 or self.ranks_per_url > 1:
+            headers = {**headers, RANK_HEADER: str(behind)}
+        return urls[position], headers
 
     async def stream_infer(self, request_body: dict[str, Any], output: Any) -> None:
         self._begin_attempt(output)

@@ -23,7 +23,6 @@ from ais_bench_prefix_cache.foundation.interruptions import signals_held
 
 PARTIAL_SUFFIX = ".partial"
 BUFFER_BYTES = 1 << 20
-FILE_MODE = 0o666
 
 
 class FileRecord(NamedTuple):

@@ -9,7 +9,9 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
+from ais_bench_prefix_cache.kvcache.scheduler import BatchStep
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
+from ais_bench_prefix_cache.server.generation import Generation, Scheduler
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -33,19 +35,19 @@ LATENCY_BUCKETS = (
 STEP_TOKEN_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
-class ServerMetrics:
+class VllmMetrics:
     """The registry of one server; nothing is shared between servers of one process."""
 
     def __init__(self, configuration: ServerConfiguration) -> None:
         self._registry = CollectorRegistry()
         PlatformCollector(registry=self._registry)
         ProcessCollector(registry=self._registry)
-        self.engines: list[EngineMetrics] = []
+        self.engines: list[VllmEngineMetrics] = []
         if configuration.disable_log_stats:
             return
         families = _Families(self._registry)
         self.engines = [
-            EngineMetrics(families, configuration.model, engine) for engine in range(configuration.data_parallel_size)
+            VllmEngineMetrics(families, configuration, engine) for engine in range(configuration.data_parallel_size)
         ]
         _describe_cache(self._registry, configuration)
 
@@ -116,13 +118,14 @@ class _Families:
         )
 
 
-class EngineMetrics:
+class VllmEngineMetrics:
     """The children of one engine, present from the start as vLLM's are."""
 
-    def __init__(self, families: _Families, model: str, engine: int) -> None:
+    def __init__(self, families: _Families, configuration: ServerConfiguration, engine: int) -> None:
         def child(family: Any, **labels: str) -> Any:
-            return family.labels(model_name=model, engine=str(engine), **labels)
+            return family.labels(model_name=configuration.model, engine=str(engine), **labels)
 
+        self._counts_prefix_cache = configuration.enable_prefix_caching
         self.running = child(families.running)
         self.waiting = child(families.waiting)
         self.kv_cache_usage = child(families.kv_cache_usage)
@@ -153,6 +156,50 @@ class EngineMetrics:
         self.prefill_time = child(families.prefill_time)
         self.decode_time = child(families.decode_time)
         self.inference_time = child(families.inference_time)
+
+    def count_step(self, step: BatchStep[Any]) -> None:
+        """Queries, hits and preemptions: vLLM counts them when a request is admitted."""
+        if self._counts_prefix_cache:
+            self.queries.inc(sum(request.num_prompt_tokens for request in step.admitted))
+            self.hits.inc(sum(request.hit_tokens or 0 for request in step.admitted))
+        self.preemptions.inc(len(step.preempted))
+        self.step_tokens.observe(sum(chunk.num_tokens for chunk in step.chunks))
+
+    def count_token(self, request: Generation, now: float) -> None:
+        """Prompt tokens count with the first token, latencies as they come to be known."""
+        self.generation_tokens.inc()
+        if request.num_output_tokens == 1:
+            hit_tokens = request.hit_tokens or 0
+            self.prompt_tokens.inc(request.num_prompt_tokens)
+            self.prompt_tokens_hit.inc(hit_tokens)
+            self.prompt_tokens_cached.inc(hit_tokens)
+            self.prompt_tokens_computed.inc(request.num_prompt_tokens - hit_tokens)
+            self.time_to_first_token.observe(now - request.arrived)
+        else:
+            self.inter_token_latency.observe(now - request.last_token)
+        if request.finished:
+            first_token = request.first_token or now
+            decode_time = now - first_token
+            self.success["length"].inc()
+            self.request_prompt_tokens.observe(request.num_prompt_tokens)
+            self.request_generation_tokens.observe(request.num_output_tokens)
+            self.e2e_latency.observe(now - request.arrived)
+            self.queue_time.observe(request.started - request.arrived)
+            self.prefill_time.observe(first_token - request.started)
+            self.inference_time.observe(now - request.started)
+            self.decode_time.observe(decode_time)
+            self.time_per_output_token.observe(decode_time / max(request.num_output_tokens - 1, 1))
+
+    def count_images(self, queries: int, hits: int) -> None:
+        """Images in the multimodal cache."""
+        self.mm_queries.inc(queries)
+        self.mm_hits.inc(hits)
+
+    def refresh(self, scheduler: Scheduler) -> None:
+        """The gauges of the moment."""
+        self.running.set(len(scheduler.running))
+        self.waiting.set(len(scheduler.waiting))
+        self.kv_cache_usage.set(scheduler.cache.usage)
 
 
 def _describe_cache(registry: CollectorRegistry, configuration: ServerConfiguration) -> None:

@@ -1,0 +1,69 @@
+"""Words of others: one line, nothing that steers a terminal, the secret in none of its usual encodings."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ais_bench_prefix_cache.foundation.quoting import plain, quoted_words, without_secret
+
+keys = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=8, max_size=64)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\r\n\tb", "a b"),
+        ("a\u2028b\u2029c\x85d", "a b c d"),
+        ("\x1b[31mred\x1b[0m", "[31mred[0m"),
+        ("a\u202eb\u2066c\u200fd\u200be", "abcde"),
+        ("\ud800x\U000e0041", "x"),
+        ("naïve 你好 🙂", "naïve 你好 🙂"),
+    ],
+)
+def test_plain_words(text: str, shown: str) -> None:
+    assert plain(text) == shown
+
+
+@settings(deadline=None)
+@given(keys)
+def test_no_usual_encoding_of_a_key_is_left(key: str) -> None:
+    for encoded in (
+        key,
+        quote(key, safe=""),
+        quote_plus(key),
+        quote(quote(key, safe=""), safe=""),
+        html.escape(key),
+        html.escape(html.escape(key)),
+        json.dumps(key)[1:-1],
+        json.dumps(json.dumps(key))[3:-3],
+        key.encode().hex(),
+    ):
+        assert without_secret(f"before {encoded} after", key) == "before *** after", encoded
+
+
+@settings(deadline=None)
+@given(keys, st.binary(max_size=9), st.sampled_from([base64.b64encode, base64.urlsafe_b64encode]))
+def test_base64_with_a_key_in_it_shows_no_more_than_its_edges(key: str, before: bytes, encode: object) -> None:
+    text = encode(before + key.encode()).decode()  # type: ignore[operator]
+    shown = without_secret(text, key)
+    assert "***" in shown
+    assert len(shown.replace("***", "").rstrip("=")) <= -(-len(before) * 4 // 3) + 2
+
+
+@settings(deadline=None)
+@given(st.integers(0, 300), keys)
+def test_words_are_cleaned_before_they_are_cut(padding: int, key: str) -> None:
+    shown = quoted_words("." * padding + key, key, 100)
+    assert len(shown) <= 100
+    assert shown == ("." * padding + "***" if padding + 3 <= 100 else ("." * padding + "***")[:99] + "…")
+
+
+def test_without_a_secret_nothing_is_replaced() -> None:
+    assert without_secret("sk-1", "") == "sk-1"
