@@ -221,7 +221,11 @@ ROW_CHANGES: list[tuple[str, Callable[[Rows], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "change", "expected"), ROW_CHANGES, ids=lambda value: str(value)[:30])
+@pytest.mark.parametrize(
+    ("kind", "change", "expected"),
+    ROW_CHANGES,
+    ids=[f"{number} {kind} {expected}" for number, (kind, _, expected) in enumerate(ROW_CHANGES)],
+)
 def test_rows_that_the_configuration_does_not_give_are_named(
     kind: str,
     change: Callable[[Rows], object],
@@ -281,7 +285,11 @@ CONFIGURATION_CHANGES: list[tuple[str, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "path", "value"), CONFIGURATION_CHANGES)
+@pytest.mark.parametrize(
+    ("kind", "path", "value"),
+    CONFIGURATION_CHANGES,
+    ids=[f"{number} {kind} {path}" for number, (kind, path, _) in enumerate(CONFIGURATION_CHANGES)],
+)
 def test_a_configuration_that_does_not_give_the_rows_is_refused(
     kind: str, path: str, value: Any, data_set: Callable[[str], DataSet], capsys: pytest.CaptureFixture[str]
 ) -> None:
