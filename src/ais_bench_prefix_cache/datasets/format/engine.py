@@ -275,15 +275,16 @@ def _well_formed(
     keys: tuple[str, ...], free: Mapping[str, Free], row: Mapping[str, Any], where: str, findings: Findings
 ) -> bool:
     """Whether a row has its keys, and at its free ones values that they may have."""
-    missing = [key for key in keys if key not in row]
-    unknown = [key for key in row if key not in keys]
-    if missing:
-        findings.add(Code.MISSING_KEY, where, f"it lacks {', '.join(missing)}")
-    if unknown:
-        allowed = ", ".join(keys)
-        findings.add(Code.UNKNOWN_KEY, where, f"it has unknown keys: {shown(', '.join(unknown))}", allowed=allowed)
-    if missing or unknown:
-        return False
+    if tuple(row) != keys:
+        missing = [key for key in keys if key not in row]
+        unknown = [key for key in row if key not in keys]
+        if missing:
+            findings.add(Code.MISSING_KEY, where, f"it lacks {', '.join(missing)}")
+        if unknown:
+            allowed = ", ".join(keys)
+            findings.add(Code.UNKNOWN_KEY, where, f"it has unknown keys: {shown(', '.join(unknown))}", allowed=allowed)
+        if missing or unknown:
+            return False
     wrong = {key: each for key, each in free.items() if not each.holds(row[key])}
     for key, each in wrong.items():
         findings.add(Code.WRONG_TYPE, f"{where}: {key}", f"it says {shown(row[key])}", allowed=each.allowed)
