@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ais_bench_prefix_cache.commands.choosing import add_choice, chosen
 from ais_bench_prefix_cache.commands.console import print_json, run_log, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
 from ais_bench_prefix_cache.datasets.format.documents import render_document, require_plain_files
@@ -18,6 +20,7 @@ from ais_bench_prefix_cache.foundation.errors import ArtifactError, PrefixCacheE
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
+    from ais_bench_prefix_cache.datasets.format.kind import DataSetKind
     from ais_bench_prefix_cache.scenario.model import Scenario, TokenizerConfig
 
 DESCRIPTION = (
@@ -29,7 +32,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``validate``."""
-    parser.add_argument("--manifest", type=Path, required=True, metavar="FILE", help="the data set's manifest.json")
+    add_choice(parser, what="check the files")
     parser.add_argument(
         "--deep",
         action="store_true",
@@ -38,14 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sources = parser.add_argument_group(
         "what --deep trusts",
-        "Without these, a local directory and a corpus file that the manifest names are read, as data: no code of a "
-        "tokenizer is run, nothing is downloaded.",
-    )
-    sources.add_argument(
-        "--scenario",
-        type=Path,
-        metavar="FILE",
-        help="take tokenizer, corpus and the permission to run code from it, and refuse a data set of another Scenario",
+        "With --scenario what that names, permission to run code included. Else these; without them, a local directory "
+        "and a corpus file that the manifest names are read, as data: no code is run, nothing is downloaded.",
     )
     sources.add_argument("--tokenizer", metavar="DIR|NAME", help="the server's tokenizer: a directory or a hub name")
     sources.add_argument(
@@ -65,29 +62,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``validate``; returns the exit code."""
     try:
-        with _log(arguments.manifest):
-            report = _report(arguments)
+        manifest = chosen(arguments).manifest
+        with _log(manifest):
+            report = _report(arguments, manifest)
     except PrefixCacheError as error:
-        print_json({"ok": False, "errors": [_as_json(problem) for problem in error.problems]})
+        # On a terminal the lines on stderr say it already.
+        if not sys.stdout.isatty():
+            print_json({"ok": False, "errors": [_as_json(problem) for problem in error.problems]})
         raise
     print_json(report)
     return 0
 
 
-def _report(arguments: argparse.Namespace) -> dict[str, Any]:
+def _report(arguments: argparse.Namespace, manifest_path: Path) -> dict[str, Any]:
     from ais_bench_prefix_cache.datasets.format.documents import read_document
     from ais_bench_prefix_cache.datasets.format.signature import check_signature, sign, signature_path
     from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
     from ais_bench_prefix_cache.datasets.format.writing import write_content
     from ais_bench_prefix_cache.datasets.kinds import verify
 
-    manifest_path: Path = arguments.manifest
     if arguments.signature is not None:
         _, content = read_document(manifest_path, what="manifest")
         check_signature(manifest_path, content, arguments.signature)
     data_set = verify(manifest_path)
     report: dict[str, Any] = {"ok": True, "rows": data_set.rows, "run_id": data_set.run_id}
-    scenario = None if arguments.scenario is None else _own_scenario(arguments.scenario, data_set)
+    scenario = _own_scenario(arguments, data_set.kind)
     corpus_path = arguments.corpus or (scenario.corpus.path if scenario else _recorded_corpus(data_set))
     warning = corpus_warning(data_set.manifest, corpus_path)
     if warning is not None:
@@ -107,25 +106,13 @@ def _report(arguments: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
-def _own_scenario(path: Path, data_set: VerifiedDataSet) -> Scenario:
-    """The user's Scenario. Raises where the data set was made from one that shapes it otherwise."""
-    from ais_bench_prefix_cache.scenario.identity import differing_fields, same_data_set
+def _own_scenario(arguments: argparse.Namespace, kind: DataSetKind) -> Scenario | None:
+    """The user's Scenario, by which the data set was chosen: the two agree in all that shapes it."""
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
-    rules = data_set.kind.scenario_rules
-    scenario = load_scenario(path, rules=rules)
-    recorded = data_set.manifest["effective_config"]
-    if data_set.kind.has_scenario:
-        # Neither a name with a time stamp nor the permission to run code shapes anything.
-        trusted = {"trust_remote_code": scenario.tokenizer.trust_remote_code}
-        run = {**recorded["run"], "run_id": data_set.paths.base_run_id}
-        recorded = {**recorded, "run": run, "tokenizer": {**recorded["tokenizer"], **trusted}}
-        made_in = Path(data_set.manifest["scenario_path"]).parent
-        if not same_data_set(scenario.effective, scenario.path.parent, recorded, made_in, rules):
-            fields = ", ".join(differing_fields(scenario.effective, recorded, rules))
-            message = f"the data set was made from a Scenario that differs in what shapes it: {fields}"
-            raise ArtifactError.of(Code.SCENARIO_DIFFERS, str(path), message, hint="Prepare it again with this one.")
-    return scenario
+    if arguments.scenario is None:
+        return None
+    return load_scenario(arguments.scenario, rules=kind.scenario_rules, settings=arguments.settings)
 
 
 def _recorded_corpus(data_set: VerifiedDataSet) -> Path:

@@ -117,7 +117,6 @@ class Code(str, Enum):
     TOKENIZER_NEEDED = "TOKENIZER_NEEDED", "Texts must be encoded, and no tokenizer was named."
     NOT_AS_BUILT = "NOT_AS_BUILT", "Making the data set again from its sources gives other bytes."
     TRACE_CHANGED = "TRACE_CHANGED", "A trace is not the one that the data set was made from."
-    SCENARIO_DIFFERS = "SCENARIO_DIFFERS", "The data set was made from a Scenario that shapes it otherwise."
     SIGNATURE_INVALID = "SIGNATURE_INVALID", "A signature was not made of this manifest with this key."
     KEY_UNUSABLE = "KEY_UNUSABLE", "A file cannot be the key of a signature."
     NOT_PROVEN = "NOT_PROVEN", "Something could not be proven, because what it takes was not given."

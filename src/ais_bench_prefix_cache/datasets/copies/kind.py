@@ -351,7 +351,6 @@ class CopyKind(DataSetKind):
     tokenizer_keys = (*(key for key in TOKENIZER_KEYS if key != "block_size"), "block_size")
     row_type = CopyRow
     has_analysis = False
-    has_scenario = False
     run_refusal = (
         Code.DISTRIBUTION,
         "this is a data set of the command distribution; it has no ranks, warm-up or analysis",

@@ -95,6 +95,15 @@ def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:
     return document, content
 
 
+def read_sealed(path: Path, *, what: str) -> dict[str, Any]:
+    """As :func:`read_document`, with the document's own digest checked. Raises :class:`ArtifactError`."""
+    document, content = read_document(path, what=what)
+    problems = digest_problems(path, document, content, what=what)
+    if problems:
+        raise ArtifactError(problems)
+    return document
+
+
 def digest_problems(path: Path, document: Mapping[str, Any], content: bytes, *, what: str) -> list[Problem]:
     """What a document's own bytes and digest reveal: edits of its content, and of its layout."""
     recorded = document.get(DIGEST_KEY)

@@ -120,8 +120,6 @@ class DataSetKind(ABC):
     """The rows of the first file; those of the others follow from them."""
 
     has_analysis: ClassVar[bool] = True
-    has_scenario: ClassVar[bool] = True
-    """Whether it is made from a Scenario, and not from options of a command."""
 
     scenario_rules: ClassVar[ScenarioRules] = "prefixes"
     """Which sections of its Scenario count."""
