@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ais_bench_prefix_cache.commands.argument_types import key_and_value
 from ais_bench_prefix_cache.commands.choosing import add_settings
 from ais_bench_prefix_cache.commands.console import note, progress_bar, run_log, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
@@ -38,6 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="Scenario file")
     add_settings(parser)
     parser.add_argument(
+        "--label",
+        action="append",
+        type=key_and_value,
+        default=[],
+        dest="labels",
+        metavar="KEY=VALUE",
+        help="a note that is kept with the run and listed by `runs`; may be given several times",
+    )
+    parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
@@ -47,7 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``run``; returns the exit code."""
+    from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY
     from ais_bench_prefix_cache.datasets.kinds import kind_named
+    from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
     from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
     from ais_bench_prefix_cache.running.phases import Phases
     from ais_bench_prefix_cache.running.run_sequence import run_benchmark
@@ -82,6 +94,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 bar=progress_bar,
                 load=load_quietly,
                 template_path=template,
+                labels=dict(arguments.labels),
             )
         except (PrefixCacheError, OSError) as error:
             if isinstance(error, BrokenPipeError):
@@ -97,6 +110,9 @@ def execute(arguments: argparse.Namespace) -> int:
         result = outcome.aisbench
         print(f"Prefix Cache Results of task [{result.model_abbr}/{result.dataset_abbr}]:")
         print(render_summary_table(analysis))
+        if PERFORMANCE_KEY in analysis:
+            print(f"Performance Results of task [{result.model_abbr}/{result.dataset_abbr}]:")
+            print(render_performance_tables(analysis[PERFORMANCE_KEY]))
         sys.stdout.flush()
         for warning in analysis["warnings"]:
             warn(warning)
@@ -104,6 +120,10 @@ def execute(arguments: argparse.Namespace) -> int:
         for finding in analysis["findings"]:
             note(f"finding [{finding['code']}] {finding['message']}\n    {finding['remedy']}")
             log.warning("[%s] %s", finding["code"], finding["message"])
+        note(
+            f"kept: {outcome.directory.path}\n"
+            f"next: ais-bench-prefix-cache report --manifest {found.paths.manifest} --html report.html"
+        )
         print(outcome.analysis_path, flush=True)
         log.info("complete: %s", outcome.analysis_path)
     return EXIT_OK
