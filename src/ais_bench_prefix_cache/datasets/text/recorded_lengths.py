@@ -20,6 +20,7 @@ from ais_bench_prefix_cache.datasets.text.request_seeds import request_random_se
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.names import group_name
+from ais_bench_prefix_cache.planning.ordering import assigned_groups
 from ais_bench_prefix_cache.planning.plan import Int64Column
 from ais_bench_prefix_cache.scenario.groups import group_counts
 from ais_bench_prefix_cache.scenario.model import CsvLengths, Scenario
@@ -34,9 +35,9 @@ def with_lengths_of_rows(scenario: Scenario, document: Mapping[str, Any], full: 
     """
     if not any(True for _ in csv_rules(document)):
         return scenario
-    columns, ends = _lengths_as_generated(scenario, full)
+    columns, places = _lengths_as_generated(scenario, full)
 
-    def lengths(kind: str, rule: Any, part: slice) -> dict[str, Any]:
+    def lengths(kind: str, rule: Any, part: Int64Column | slice) -> dict[str, Any]:
         if not isinstance(rule, dict) or rule.get("mode") != "csv":
             return {}
         return {kind: CsvLengths(Path(rule["path"]), tuple(columns[kind][part].tolist()))}
@@ -44,7 +45,7 @@ def with_lengths_of_rows(scenario: Scenario, document: Mapping[str, Any], full: 
     everything, overrides = slice(None), dict(scenario.prefix_cache.groups.overrides)
     for group, override in overrides.items():
         recorded = document["prefix_cache"]["groups"]["overrides"][group_name(group)]
-        found = [lengths(kind, recorded.get(kind), slice(*ends[group])) for kind in ROW_KEYS]
+        found = [lengths(kind, recorded.get(kind), places[group]) for kind in ROW_KEYS]
         overrides[group] = replace(override, **found[0], **found[1])
     requests = [lengths(kind, document["requests"].get(kind), everything) for kind in ROW_KEYS]
     groups = replace(scenario.prefix_cache.groups, overrides=overrides)
@@ -55,8 +56,8 @@ def with_lengths_of_rows(scenario: Scenario, document: Mapping[str, Any], full: 
     )
 
 
-def _lengths_as_generated(scenario: Scenario, full: Path) -> tuple[dict[str, Int64Column], list[tuple[int, int]]]:
-    """The lengths of all rows in the order before sending, and where each group's begin and end."""
+def _lengths_as_generated(scenario: Scenario, full: Path) -> tuple[dict[str, Int64Column], list[Int64Column]]:
+    """The lengths of all rows in the order before sending, and where each group's are."""
     groups, count, seed = scenario.prefix_cache.groups, scenario.requests.count, scenario.run.random_seed
     numbers = {request_random_seed(seed, number): number for number in range(count)}
     columns = {kind: np.zeros(count, dtype=np.int64) for kind in ROW_KEYS}
@@ -75,6 +76,5 @@ def _lengths_as_generated(scenario: Scenario, full: Path) -> tuple[dict[str, Int
     if numbers:
         message = f"it has {count - len(numbers)} rows"
         raise ArtifactError.of(Code.ROW_COUNT, full.name, message, allowed=str(count))
-    counts = group_counts(groups.count, groups.assignment, count)
-    ends = np.cumsum(counts).tolist()
-    return columns, [(end - count, end) for end, count in zip(ends, counts, strict=True)]
+    group = assigned_groups(group_counts(groups.count, groups.assignment, count), seed)
+    return columns, [np.flatnonzero(group == number) for number in range(groups.count)]
