@@ -34,7 +34,8 @@ COMMANDS = {
     "inspect": "preview a Scenario: reachable hit rates, groups, lengths, routes",
     "prepare": "make the data set of a Scenario: requests, manifest, theoretical analysis",
     "validate": "prove that the files of a data set are intact",
-    "run": "send a prepared data set through AISBench and compare theory with the server's counters",
+    "run": "send a data set through AISBench and compare theory with the server's counters",
+    "runs": "list the runs of a Scenario: when, how they ended, what was counted",
     "analyze": "recompute the actual hit rate from two saved /metrics texts",
     "report": "show the performance and prefix-cache tables of a finished run",
     "schema": "print the Scenario's JSON Schema",
@@ -53,8 +54,9 @@ COMMANDS = {
 EXAMPLES = """\
 The main job:
   %(prog)s inspect --scenario scenario.json
-  %(prog)s prepare --mode text --scenario scenario.json
-  %(prog)s run --mode text --scenario scenario.json
+  %(prog)s prepare --scenario scenario.json
+  %(prog)s run --scenario scenario.json
+  %(prog)s report --scenario scenario.json
 All of it on an embedded server:
   %(prog)s demo
 

@@ -142,14 +142,22 @@ def test_theory_equals_the_counter(
             assert SECRET.encode() not in file.read_bytes(), file
 
 
-def test_run_needs_a_prepared_data_set(scenario: Callable[..., Any], command_line: CommandLine) -> None:
+def test_run_prepares_where_nothing_fits_and_only_there(
+    scenario: Callable[..., Any], command_line: CommandLine
+) -> None:
     with scenario({"mode": "warmup"}, {}) as (path, _url):
-        finished = command_line("run", "--scenario", path.name, cwd=path.parent, expect=2)
-    assert finished.stdout == ""
-    assert finished.stderr == (
-        f"error [NOT_PREPARED] {path}: no prepared data set of this Scenario lies beside {path.parent / 'out'}\n"
-        "    Run prepare with this Scenario first; after every edit of the Scenario prepare again.\n"
-    )
+        first = command_line("run", "--scenario", path.name, cwd=path.parent)
+        assert "note: no data set fits; one is prepared now\n" in first.stderr
+        document = json.loads(path.read_text())
+        document.setdefault("aisbench", {}).setdefault("model", {})["batch_size"] = 3
+        path.write_text(json.dumps(document) + "\n\n")
+        second = command_line("run", "--scenario", path.name, cwd=path.parent)
+        assert "prepared now" not in second.stderr
+        assert len(list((path.parent).glob("out_*"))) == 1
+        setting = ("--set", "requests.count=12")
+        third = command_line("run", "--scenario", path.name, *setting, cwd=path.parent)
+        assert "note: no data set fits (the newest one differs in requests); one is prepared now\n" in third.stderr
+        assert len(list((path.parent).glob("out_*"))) == 2
 
 
 @pytest.mark.parametrize("claimed_by", ["analyze or run", "prepare --overwrite"])

@@ -6,6 +6,8 @@ import argparse
 from datetime import datetime
 from pathlib import Path
 
+from ais_bench_prefix_cache.commands.choosing import add_settings
+
 DESCRIPTION = (
     "Plan a Scenario and print a JSON summary: requested, effective and theoretical hit rate, the reachable range, "
     "groups, lengths and cold routes. Needs no tokenizer, corpus or service. A later `prepare` of the unchanged "
@@ -16,6 +18,7 @@ DESCRIPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``inspect``."""
     parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="the Scenario (JSON)")
+    add_settings(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -29,7 +32,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.planning.summary import inspect_summary
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
-    scenario = load_scenario(arguments.scenario)
+    scenario = load_scenario(arguments.scenario, settings=arguments.settings)
     plan = plan_scenario(scenario)
     summary = inspect_summary(scenario, plan)
     warnings = plan_warnings(scenario, plan)

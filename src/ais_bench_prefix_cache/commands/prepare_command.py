@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shutil import rmtree
+from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.commands.argument_types import positive_integer
+from ais_bench_prefix_cache.commands.choosing import add_settings
+from ais_bench_prefix_cache.commands.console import note, print_json, progress, run_log, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
+from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.kinds import PREPARED_KINDS
+from ais_bench_prefix_cache.foundation.errors import EXIT_OK, PrefixCacheError, Problem, ScenarioError
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.format.kind import Sources
-    from ais_bench_prefix_cache.datasets.format.paths import RunPaths
-    from ais_bench_prefix_cache.foundation.errors import Problem
     from ais_bench_prefix_cache.scenario.model import Scenario
 
 DESCRIPTION = (
@@ -32,10 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode",
         choices=PREPARED_KINDS,
-        required=True,
-        help="text prompts, multimodal requests with images, or prompts that share what a trace shares",
+        help="text prompts, multimodal requests with images, or prompts that share what a trace shares (default: trace "
+        "with --trace, mm where the Scenario has multimodal.mmmu_parquet_dir, else text)",
     )
     parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="the Scenario (JSON)")
+    add_settings(parser)
     parser.add_argument(
         "--overwrite",
         action="store_true",
@@ -62,27 +66,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Run ``prepare``; returns the exit code."""
-    from ais_bench_prefix_cache.commands.console import print_json, progress, run_log, warn
+    """Make the data set and print where its files are; returns the exit code."""
+    report = prepare(
+        arguments.scenario,
+        mode=arguments.mode or ("trace" if arguments.trace is not None else None),
+        settings=arguments.settings,
+        overwrite=arguments.overwrite,
+        check_whole=arguments.verify == "full",
+        trace=arguments.trace,
+        trace_block_size=arguments.trace_block_size,
+    )
+    print_json(report, indent=None)
+    return EXIT_OK
+
+
+def prepare(
+    path: Path,
+    *,
+    mode: str | None = None,
+    settings: Sequence[str] = (),
+    overwrite: bool = False,
+    check_whole: bool = False,
+    trace: Path | None = None,
+    trace_block_size: int | None = None,
+) -> dict[str, Any]:
+    """Make the data set of the Scenario at ``path``; returns what the command prints: its files and figures.
+
+    Without ``mode`` the Scenario tells. ``settings`` replace fields of the Scenario; ``overwrite`` remakes the newest
+    data set in place; ``check_whole`` encodes every prompt whole.
+
+    Raises:
+        ScenarioError, GenerationError, ArtifactError: with everything that is wrong, before anything is written.
+    """
     from ais_bench_prefix_cache.datasets.format.engine import write_data_set
     from ais_bench_prefix_cache.datasets.format.kind import Preparation
     from ais_bench_prefix_cache.datasets.format.manifest import scenario_origin
     from ais_bench_prefix_cache.datasets.kinds import kind_named
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
-    kind = kind_named(arguments.mode)
-    scenario = load_scenario(arguments.scenario, rules=kind.scenario_rules)
+    kind = kind_named(mode or load_scenario(path, rules=None, settings=settings).benchmark_mode)
+    scenario = load_scenario(path, rules=kind.scenario_rules, settings=settings)
     loaded: list[Sources] = []
 
     def load(*further: Callable[[], object]) -> Sources:
         loaded.append(_load_sources(scenario, *further))
         return loaded[-1]
 
-    check_whole = arguments.verify == "full"
-    preparation = Preparation(scenario, load, check_whole, arguments.trace, arguments.trace_block_size)
-    content = kind.prepare(preparation)
+    content = kind.prepare(Preparation(scenario, load, check_whole, trace, trace_block_size))
     (sources,) = loaded
-    replace = arguments.overwrite or scenario.run.overwrite
+    replace = overwrite or scenario.run.overwrite
     # What is refused before the first prompt has been: only now does a directory come into being.
     with _directory(scenario, kind.name, replace=replace) as paths, run_log(paths.log("prepare")) as log:
         log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
@@ -104,8 +136,7 @@ def execute(arguments: argparse.Namespace) -> int:
         log.info("%d requests, wrote %s", content.count, paths.manifest)
     report = kind.report(paths, manifest)
     files = {"manifest": paths.manifest, "analysis": paths.analysis, "log": paths.log("prepare")}
-    print_json({**report, **{key: str(path) for key, path in files.items()}}, indent=None)
-    return 0
+    return {**report, **{key: str(path) for key, path in files.items()}}
 
 
 def _load_sources(scenario: Scenario, *further: Callable[[], object]) -> Sources:
@@ -127,8 +158,6 @@ def _load_sources(scenario: Scenario, *further: Callable[[], object]) -> Sources
 @contextmanager
 def _all_problems_at_once() -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """Blocks under ``with collecting()`` may fail; the problems of all of them are raised at the end."""
-    from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, ScenarioError
-
     problems: list[Problem] = []
 
     @contextmanager
@@ -150,23 +179,13 @@ def _directory(scenario: Scenario, benchmark_mode: str, *, replace: bool) -> Ite
     The newest matching inspected one; with ``replace`` also a prepared one of this mode; otherwise, or where another
     command is writing there or an earlier one left data files behind, a new one, which a refusal removes again.
     """
-    from shutil import rmtree
-
-    from ais_bench_prefix_cache.commands.console import note
-    from ais_bench_prefix_cache.datasets.format.manifest_search import find_manifest
-    from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+    from ais_bench_prefix_cache.datasets.format.manifest_search import ManifestStatus, find_manifest
     from ais_bench_prefix_cache.datasets.format.writing import claimed
-    from ais_bench_prefix_cache.foundation.errors import GenerationError
 
     run = scenario.run
     with ExitStack() as stack:
-        search = find_manifest(
-            run.output_dir,
-            run.run_id,
-            scenario.sha256,
-            ("inspected", "prepared") if replace else ("inspected",),
-            benchmark_mode=benchmark_mode,
-        )
+        statuses: tuple[ManifestStatus, ...] = ("inspected", "prepared") if replace else ("inspected",)
+        search = find_manifest(scenario, statuses, benchmark_modes=(benchmark_mode,))
         for text in search.notes:
             note(f"note: {text}")
         if search.found is not None:
@@ -179,7 +198,8 @@ def _directory(scenario: Scenario, benchmark_mode: str, *, replace: bool) -> Ite
         stack.enter_context(claimed(paths.result_dir))
         try:
             yield paths
-        except GenerationError:
-            # A prompt that cannot be made exact shows only when it is made, where the tokenizer gives no proof.
-            rmtree(paths.directory)
+        except BaseException:
+            # Refused, which some prompts show only when they are made, or interrupted: nothing is left behind.
+            if not paths.manifest.exists() and not paths.data_files():
+                rmtree(paths.directory)
             raise

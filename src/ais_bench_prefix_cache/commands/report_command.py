@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ais_bench_prefix_cache.commands.choosing import add_choice, chosen
+
 DESCRIPTION = (
     "Show what a finished run measured: AISBench's performance tables (TTFT, TPOT, ITL, E2EL, throughput) and the "
     "prefix-cache table. A figure that was not measured is absent. Sends nothing and changes nothing."
@@ -13,7 +15,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``report``."""
-    parser.add_argument("--manifest", type=Path, required=True, metavar="FILE", help="manifest of the data set")
+    add_choice(parser, what="report the run")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a self-contained web page")
 
@@ -28,14 +30,21 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
     from ais_bench_prefix_cache.reporting.summary_table import render_summary_table, summary_rows
 
-    manifest = read_manifest(arguments.manifest)
-    paths = RunPaths.of_manifest(arguments.manifest)
-    analysis, _ = read_document(paths.analysis, what="analysis")
+    choice = chosen(arguments)
+    manifest = read_manifest(choice.manifest)
+    paths = RunPaths.of_manifest(choice.manifest)
+    config = manifest["effective_config"]
+    if choice.run is None:
+        analysis, _ = read_document(paths.analysis, what="analysis")
+    else:
+        analysis, _ = read_document(choice.run.analysis, what="analysis of the run")
+        config, _ = read_document(choice.run.config, what="configuration of the run")
+    # Where AISBench's files lie is said from the data set's analysis, wherever a copy of it lies.
     performance = performance_report(analysis, analysis_path=paths.analysis)
     if arguments.html is not None:
         from ais_bench_prefix_cache.reporting.report_page import render_report_page
 
-        page = render_report_page(performance, analysis, run_id=manifest["run_id"], config=manifest["effective_config"])
+        page = render_report_page(performance, analysis, run_id=manifest["run_id"], config=config)
         arguments.html.write_text(page, encoding="utf-8")
         note(f"written: {arguments.html}")
     if arguments.json:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ais_bench_prefix_cache.commands.choosing import add_settings
 from ais_bench_prefix_cache.commands.console import note, progress_bar, run_log, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
 from ais_bench_prefix_cache.foundation.codes import Code
@@ -18,16 +21,22 @@ from ais_bench_prefix_cache.foundation.errors import (
     os_error_problem,
 )
 
+if TYPE_CHECKING:
+    from ais_bench_prefix_cache.datasets.format.manifest_search import FoundManifest
+
 DESCRIPTION = (
-    "Verifies the newest data set that was prepared from this Scenario, checks and probes the service, empties and "
-    "warms its prefix caches and proves both, lets AISBench send the formal requests, and writes the comparison of "
-    "theory and counters into analysis.json."
+    "Verifies the newest data set that fits this Scenario (and prepares one where none does), checks and probes the "
+    "service, empties and warms its prefix caches and proves both, lets AISBench send the formal requests, and writes "
+    "the comparison of theory and counters into analysis.json. Only fields that shape a data set ask for a new one: "
+    "URLs, concurrency, rate and the like may differ from run to run. What a run leaves is kept in a directory of its "
+    "own; `runs` lists them."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``run``."""
     parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="Scenario file")
+    add_settings(parser)
     parser.add_argument(
         "--config",
         type=Path,
@@ -41,14 +50,13 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.datasets.kinds import kind_named
     from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
     from ais_bench_prefix_cache.running.phases import Phases
-    from ais_bench_prefix_cache.running.prepared_data import find_prepared
     from ais_bench_prefix_cache.running.run_sequence import run_benchmark
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
     # Text and images have rules of their own: which of them hold, the prepared manifest says.
-    found, notes = find_prepared(load_scenario(arguments.scenario, rules=None))
+    found = _prepared(arguments.scenario, arguments.settings)
     kind = kind_named(found.document["benchmark_mode"])
-    scenario = load_scenario(arguments.scenario, rules=kind.scenario_rules)
+    scenario = load_scenario(arguments.scenario, rules=kind.scenario_rules, settings=arguments.settings)
     if not kind.takes_template and arguments.config is not None:
         raise ScenarioError.of(
             Code.CONFIG_IS_FOR_TEXT,
@@ -56,12 +64,16 @@ def execute(arguments: argparse.Namespace) -> int:
             "the prepared data set has images, which are sent with the built-in template",
             hint="Leave --config out.",
         )
-    for text in notes:
-        note(f"note: {text}")
     with run_log(found.paths.log("run")) as log:
         phases = Phases(log, note)
         template = None if arguments.config is None else arguments.config.absolute()
         analysis_before = _inode(found.paths.analysis)
+
+        def state() -> str:
+            # A log that cannot be written any more may fail the run after its analysis has been replaced.
+            unchanged = _inode(found.paths.analysis) == analysis_before
+            return f"{found.paths.analysis.name} is {'unchanged' if unchanged else 'complete'}"
+
         try:
             outcome = run_benchmark(
                 scenario,
@@ -75,14 +87,12 @@ def execute(arguments: argparse.Namespace) -> int:
             if isinstance(error, BrokenPipeError):
                 raise
             failure = error if isinstance(error, PrefixCacheError) else ArtifactError(os_error_problem(error))
-            # A log that cannot be written any more may fail the run after its analysis has been replaced.
-            state = "unchanged" if _inode(found.paths.analysis) == analysis_before else "complete"
-            failure.closing = f"run failed in the phase {phases.current}; {found.paths.analysis.name} is {state}"
+            failure.closing = f"run failed in the phase {phases.current}; {state()}"
             raise failure from None
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"run interrupted in the phase {phases.current}") from None
+            raise KeyboardInterrupt(f"run interrupted in the phase {phases.current}; {state()}") from None
         except Terminated:
-            raise Terminated(f"run terminated in the phase {phases.current}") from None
+            raise Terminated(f"run terminated in the phase {phases.current}; {state()}") from None
         analysis = outcome.analysis
         result = outcome.aisbench
         print(f"Prefix Cache Results of task [{result.model_abbr}/{result.dataset_abbr}]:")
@@ -97,6 +107,25 @@ def execute(arguments: argparse.Namespace) -> int:
         print(outcome.analysis_path, flush=True)
         log.info("complete: %s", outcome.analysis_path)
     return EXIT_OK
+
+
+def _prepared(path: Path, settings: Sequence[str]) -> FoundManifest:
+    """The data set to send: the newest that fits, else a new one."""
+    from ais_bench_prefix_cache.commands.prepare_command import prepare
+    from ais_bench_prefix_cache.running.prepared_data import find_prepared, search_prepared
+    from ais_bench_prefix_cache.scenario.loading import load_scenario
+
+    scenario = load_scenario(path, rules=None, settings=settings)
+    search = search_prepared(scenario)
+    for text in search.notes:
+        note(f"note: {text}")
+    if search.found is not None:
+        return search.found
+    why = f" (the newest one differs in {', '.join(search.differing)})" if search.differing else ""
+    note(f"note: no data set fits{why}; one is prepared now")
+    prepare(path, settings=settings)
+    found, _ = find_prepared(scenario)
+    return found
 
 
 def _inode(path: Path) -> int | None:

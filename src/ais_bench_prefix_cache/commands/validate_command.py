@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ais_bench_prefix_cache.commands.choosing import add_choice, chosen
 from ais_bench_prefix_cache.commands.console import print_json, run_log, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
@@ -21,7 +23,7 @@ DESCRIPTION = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``validate``."""
-    parser.add_argument("--manifest", type=Path, required=True, metavar="FILE", help="the data set's manifest.json")
+    add_choice(parser, what="check the files")
     parser.add_argument(
         "--deep",
         action="store_true",
@@ -33,10 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``validate``; returns the exit code."""
     try:
-        with _log(arguments.manifest):
-            report = _report(arguments.manifest, deep=arguments.deep)
+        manifest = chosen(arguments).manifest
+        with _log(manifest):
+            report = _report(manifest, deep=arguments.deep)
     except PrefixCacheError as error:
-        print_json({"ok": False, "errors": [_as_json(problem) for problem in error.problems]})
+        # On a terminal the lines on stderr say it already.
+        if not sys.stdout.isatty():
+            print_json({"ok": False, "errors": [_as_json(problem) for problem in error.problems]})
         raise
     print_json(report)
     return 0

@@ -17,6 +17,7 @@ from ais_bench_prefix_cache.counters.reader import CounterUnit, Engine, EngineCo
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
 from ais_bench_prefix_cache.foundation.names import NO_RANK
+from ais_bench_prefix_cache.foundation.quoting import plain
 
 QueriesSource = Literal["queries_counter", "prompt_tokens_counter", "blocks"]
 
@@ -127,7 +128,10 @@ def _other_server(baseline: MetricsSnapshot, after: MetricsSnapshot) -> Iterator
         yield Problem(
             Code.SNAPSHOT_DIFFERENT_SERVERS,
             where,
-            f"the baseline is of model {', '.join(baseline.model_names)}, the other of {', '.join(after.model_names)}",
+            plain(
+                f"the baseline is of model {', '.join(baseline.model_names)}, the other of "
+                f"{', '.join(after.model_names)}"
+            ),
             hint=hint,
         )
         return

@@ -30,6 +30,7 @@ from ais_bench_prefix_cache.counters.names import (
 )
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
+from ais_bench_prefix_cache.foundation.quoting import plain
 
 CounterUnit = Literal["tokens", "blocks", "unknown"]
 
@@ -51,7 +52,7 @@ class Series(NamedTuple):
     labels: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        return self.name + "{" + ",".join(f'{key}="{value}"' for key, value in self.labels) + "}"
+        return plain(self.name + "{" + ",".join(f'{key}="{value}"' for key, value in self.labels) + "}")
 
 
 @dataclass(frozen=True)
@@ -154,8 +155,10 @@ class ReadText:
             notes.append(f"the metric names begin with {self.prefix}")
         if self.roles:
             notes.append(
-                f"the counters of the role {self.roles[0]} are read, which is where prompts are counted; also shown: "
-                f"{', '.join(role or '(no role)' for role in self.roles[1:])}"
+                plain(
+                    f"the counters of the role {self.roles[0]} are read, which is where prompts are counted; also "
+                    f"shown: {', '.join(role or '(no role)' for role in self.roles[1:])}"
+                )
             )
         return tuple(notes)
 
@@ -322,7 +325,7 @@ class _TextReader:
                 raise SnapshotError.of(
                     Code.SNAPSHOT_SEVERAL_MODELS,
                     self._where,
-                    f"the counters of several models are shown ({', '.join(names)})"
+                    f"the counters of several models are shown ({plain(', '.join(names))})"
                     + (f", {self._model!r} is not among them" if self._model else ""),
                     hint="set service.model to one of them, or use the metrics URL of the server itself",
                 )
@@ -364,7 +367,7 @@ class _TextReader:
             for more in _told_apart(of_rank, labels):
                 shown = ",".join(f"{key}={value}" for key, value in more.items() if value is not None)
                 name = label if not shown else shown if label is None else f"{label}@{shown}"
-                identities.append(_Identity(name, {**labels, **more}))
+                identities.append(_Identity(name and plain(name), {**labels, **more}))
         return identities or [_Identity(None, common)]
 
     def _prefill_role(self, key: str, samples: Sequence[Sample]) -> str | None:
@@ -375,7 +378,8 @@ class _TextReader:
             raise SnapshotError.of(
                 Code.SNAPSHOT_ROLES,
                 self._where,
-                f'only the decode side is shown ({key}="{roles[0]}"), which gets its prompts from the prefill side',
+                f'only the decode side is shown ({key}="{plain(roles[0])}"), which gets its prompts from the '
+                "prefill side",
                 hint="give the metrics URL of the prefill side, whose cache the prompts ask",
             )
         if len(roles) < 2 or not prefill:
@@ -385,8 +389,8 @@ class _TextReader:
             raise SnapshotError.of(
                 Code.SNAPSHOT_ROLES,
                 self._where,
-                f"the label {key} tells the roles {', '.join(role or '(none)' for role in roles)}, and not which of "
-                "them counts the prompts",
+                f"the label {key} tells the roles {plain(', '.join(role or '(none)' for role in roles))}, and not "
+                "which of them counts the prompts",
                 allowed="one prefill side, and decode sides beside it",
                 hint="give the metrics URL of the prefill side alone",
             )

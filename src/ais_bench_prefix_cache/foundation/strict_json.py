@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,11 @@ def read_file(path: Path, what: str, error: type[PrefixCacheError]) -> bytes:
     """
     name = os.fspath(path).encode("utf-8", "backslashreplace").decode("utf-8")
     try:
-        with path.open("rb") as stream:
+        # Opening a FIFO waits for a writer, unless told not to.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+            mode = os.fstat(stream.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise IsADirectoryError if stat.S_ISDIR(mode) else OSError(None, "it is a device, socket or FIFO")
             data = stream.read(LARGEST_FILE_BYTES + 1)
     except FileNotFoundError:
         raise error.of(Code.MISSING_FILE, name, f"{what} does not exist") from None

@@ -277,3 +277,8 @@ class Scenario:
     def seed_tokens(self) -> int:
         """Tokens of each request's unique seed."""
         return self.prefix_cache.seed_blocks * self.tokenizer.block_size
+
+    @property
+    def benchmark_mode(self) -> Literal["text", "mm"]:
+        """What ``prepare`` makes of it where no option says: images where their directory is given, else text."""
+        return "mm" if self.multimodal is not None and self.multimodal.mmmu_parquet_dir is not None else "text"

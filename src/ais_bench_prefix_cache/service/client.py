@@ -14,7 +14,7 @@ import httpx
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, ServiceError
 from ais_bench_prefix_cache.foundation.names import RANK_HEADER
-from ais_bench_prefix_cache.foundation.quoting import plain, without_secret
+from ais_bench_prefix_cache.foundation.quoting import without_secret
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
 from ais_bench_prefix_cache.service.transport import Reply, Transport, shown_url
 
@@ -184,7 +184,7 @@ class ServiceClient:
             "GET", f"{self.base_urls[position]}/version", accept_status=lambda _status: True
         )
         version = (reply.json_object() or {}).get("version") if reply.status == 200 else None
-        return self._transport.quote(version) if isinstance(version, str) else None
+        return self.quote(version) if isinstance(version, str) else None
 
     def scrape(self) -> tuple[str, ...]:
         """The metrics text of every metrics URL, in the Scenario's order, without the API key."""
@@ -211,17 +211,20 @@ class ServiceClient:
             shown_url(url), reply.status, success if isinstance(success, bool) else None, self._transport.excerpt(reply)
         )
 
+    def quote(self, text: str) -> str:
+        """Words of the server as they may be shown: without the key, in one line, not too long."""
+        return self._transport.quote(text)
+
     def _count(self, reply: Reply, name: str, value: Any) -> int | None:
         """A number of tokens that the server says; None where it does not."""
         if value is None:
             return None
         if _is_count(value):
             return int(value)
-        said = plain(repr(value))[:40]
         raise ServiceError.of(
             Code.UNEXPECTED_ANSWER,
             shown_url(reply.url),
-            f"says that {name} is {without_secret(said, self.config.api_key)}",
+            f"says that {name} is {self.quote(repr(value))}",
             allowed="a whole number of tokens, or null",
             hint="Is this an OpenAI-compatible server?",
         )

@@ -12,7 +12,6 @@ from typing import Any
 from ais_bench_prefix_cache.counters.reader import CacheConfig
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem, ServiceError
-from ais_bench_prefix_cache.foundation.quoting import plain
 from ais_bench_prefix_cache.service.client import ServedModel, ServiceClient
 from ais_bench_prefix_cache.service.readings import EngineId
 
@@ -176,7 +175,7 @@ def _model_problems(
     by_name = {model.name: model for model in models}
     served = by_name.get(client.config.model)
     if served is None:
-        names = plain(", ".join(sorted(by_name))) or "none"
+        names = client.quote(", ".join(sorted(by_name))) or "none"
         return [
             Problem(
                 Code.MODEL_NOT_SERVED,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -220,11 +221,24 @@ def test_missing_files_come_at_once(data_set: RunPaths, tmp_path: Path, capsys: 
     )
     assert (code, out) == (2, "")
     assert err == (
-        "error [UNREADABLE_FILE] /no/b: the file cannot be read: No such file or directory\n"
-        f"error [UNREADABLE_FILE] {tmp_path}: the file cannot be read: Is a directory\n"
-        "error [UNREADABLE_FILE] /no/a: the file cannot be read: No such file or directory\n"
+        "error [MISSING_FILE] /no/b: the metrics text does not exist\n"
+        f"error [UNREADABLE_FILE] {tmp_path}: the metrics text is a directory\n    name the file in it\n"
+        "error [MISSING_FILE] /no/a: the metrics text does not exist\n"
         "error [SNAPSHOT_COUNT] --baseline, --after: 2 and 1 files were given (allowed: the same number for both: one, "
         "or one for each port)\n"
+    )
+
+
+def test_a_fifo_in_place_of_a_text_is_refused_at_once(
+    data_set: RunPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    code, _, err = run(capsys, "--manifest", data_set.manifest, "--baseline", fifo, "--after", "/dev/zero")
+    assert code == 2
+    assert err == (
+        f"error [UNREADABLE_FILE] {fifo}: the metrics text cannot be read: it is a device, socket or FIFO\n"
+        "error [UNREADABLE_FILE] /dev/zero: the metrics text cannot be read: it is a device, socket or FIFO\n"
     )
 
 

@@ -125,6 +125,17 @@ def test_quoted_names_are_read() -> None:
     assert counted(text) == {"0": (9, 4)}
 
 
+def test_what_is_shown_of_labels_steers_no_terminal() -> None:
+    steering = "a\x1b[31m\u202eb"
+    text = read(vllm((f'engine="{steering}",pod="{steering}"', 1, 0), (f'engine="{steering}",pod="x"', 1, 0)))
+    assert [engine.label for engine in text.engines] == ["a[31mb@pod=a[31mb", "a[31mb@pod=x"]
+    assert all(str(series).isprintable() for engine in text.engines for series in engine.series)
+    for roles in ((f'role="{steering}"', 'role="prefill"'), (f'model_name="{steering}"', 'model_name="x"')):
+        with pytest.raises(SnapshotError) as refused:
+            read(vllm(*((labels, 1, 0) for labels in roles)))
+        assert refused.value.problems[0].message.isprintable()
+
+
 def test_created_times_are_kept_series_by_series() -> None:
     text = vllm(('engine="0",pid="1"', 5, 1), ('engine="0",pid="2"', 5, 1)) + (
         'vllm:prefix_cache_queries_created{engine="0",pid="1"} 15\n'

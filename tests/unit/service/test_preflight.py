@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from typing import Any
 
 import httpx
@@ -9,9 +10,11 @@ import pytest
 from tests.doubles.fake_service import URL, FakeService, service_config
 
 from ais_bench_prefix_cache.counters.reader import CacheConfig
+from ais_bench_prefix_cache.datasets.images.decoding import decode
 from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.service.client import ServiceClient
 from ais_bench_prefix_cache.service.preflight import (
+    PROBE_IMAGE_URL,
     Preflight,
     SamplePrompt,
     Workload,
@@ -190,3 +193,9 @@ def test_a_cold_run_needs_room_for_one_request() -> None:
     assert engines({"0": CacheConfig(16, True, 1000), "1": GOOD}, cold).notes == []
     (problem,) = problems(lambda: engines({"0": CacheConfig(16, True, 999), "1": GOOD}, cold))
     assert "engine '0' holds 999 tokens, but 1000 are needed for the longest request" in problem
+
+
+def test_the_image_that_servers_are_tried_with_decodes() -> None:
+    head, _, encoded = PROBE_IMAGE_URL.partition(",")
+    header = decode(b64decode(encoded, validate=True))
+    assert (head, header.width, header.height) == (f"data:{header.mime_type};base64", 64, 64)

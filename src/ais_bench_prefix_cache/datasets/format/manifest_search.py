@@ -1,4 +1,4 @@
-"""Finds the manifest that an earlier command made from the same Scenario, among the time-stamped directories."""
+"""Finds the manifest that an earlier command made of the same data set, among the time-stamped directories."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any, Literal, NamedTuple
 from ais_bench_prefix_cache.datasets.format.manifest import read_manifest
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths, split_timestamp
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.scenario.identity import differing_fields, same_data_set
+from ais_bench_prefix_cache.scenario.model import Scenario
 
 ManifestStatus = Literal["inspected", "prepared"]
 
@@ -20,30 +22,31 @@ class FoundManifest(NamedTuple):
 
 
 class ManifestSearch(NamedTuple):
-    """``found`` is the newest fitting manifest; ``notes`` say which newer ones were passed over, and why."""
+    """``found`` is the newest fitting manifest; ``notes`` say which newer ones were passed over, and why.
+
+    ``differing`` are the fields in which the newest one that does not fit differs, where ``found`` is None.
+    """
 
     found: FoundManifest | None
     notes: tuple[str, ...]
+    differing: tuple[str, ...] = ()
 
 
 def find_manifest(
-    output_dir: Path,
-    base_run_id: str,
-    scenario_sha256: str,
-    statuses: tuple[ManifestStatus, ...],
-    *,
-    benchmark_mode: str | None = None,
+    scenario: Scenario, statuses: tuple[ManifestStatus, ...], *, benchmark_modes: tuple[str, ...]
 ) -> ManifestSearch:
-    """The newest manifest beside ``output_dir`` that was made from exactly this Scenario, in one of ``statuses``.
+    """The newest manifest beside ``run.output_dir``, in one of ``statuses``, of the Scenario's data set.
 
-    ``benchmark_mode`` passes over data sets of the other mode. A manifest fits when its schema version, status, time
-    stamp, run and output names and Scenario digest do. One that was made from an earlier edition
-    of the Scenario is passed over silently, a damaged or foreign one with a note.
+    A manifest fits when the fields that shape a data set agree (:mod:`~ais_bench_prefix_cache.scenario.identity`);
+    all others belong to a run. ``benchmark_modes`` passes over the other kinds; a plan has none yet and is taken for
+    the first. One that differs is passed over silently, a damaged or foreign one with a note.
     """
+    output_dir = scenario.run.output_dir
     notes: list[str] = []
+    differing: tuple[str, ...] = ()
     for directory in _stamped_directories(output_dir):
         timestamp = split_timestamp(directory.name)[2]
-        paths = RunPaths(directory, f"{base_run_id}_{timestamp}")
+        paths = RunPaths(directory, f"{scenario.run.run_id}_{timestamp}")
         if not paths.manifest.is_file():
             continue
         try:
@@ -54,15 +57,26 @@ def find_manifest(
         except OSError as error:
             notes.append(f"passed over {paths.manifest}: {error.strerror or error}")
             continue
-        if document["scenario_sha256"] != scenario_sha256 or document["status"] not in statuses:
-            continue
-        if benchmark_mode is not None and document.get("benchmark_mode", benchmark_mode) != benchmark_mode:
+        mode = document.get("benchmark_mode", benchmark_modes[0])
+        if document["status"] not in statuses or mode not in benchmark_modes:
             continue
         if document["run_id"] != paths.run_id or _output_name(document) != directory.name:
             notes.append(f"passed over {paths.manifest}: it was made for another run or output directory")
             continue
-        return ManifestSearch(FoundManifest(paths, document), tuple(notes))
-    return ManifestSearch(None, tuple(notes))
+        config = document["effective_config"]
+        made_of = {**config, "run": {**config["run"], "run_id": scenario.run.run_id}}
+        made_in = Path(document["scenario_path"]).parent
+        if same_data_set(scenario.effective, scenario.path.parent, made_of, made_in, mode):
+            return ManifestSearch(FoundManifest(paths, document), tuple(notes))
+        differing = differing or tuple(differing_fields(scenario.effective, made_of, mode))
+    return ManifestSearch(None, tuple(notes), differing)
+
+
+def data_sets_beside(scenario: Scenario) -> list[RunPaths]:
+    """Every data set beside ``run.output_dir`` under the Scenario's ``run_id``, whatever it holds, oldest first."""
+    stamped = _stamped_directories(scenario.run.output_dir)
+    sets = [RunPaths(each, f"{scenario.run.run_id}_{split_timestamp(each.name)[2]}") for each in reversed(stamped)]
+    return [each for each in sets if each.manifest.is_file()]
 
 
 def _stamped_directories(output_dir: Path) -> list[Path]:

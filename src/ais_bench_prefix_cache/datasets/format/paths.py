@@ -181,11 +181,6 @@ class RunDirectory:
         """One JSON line a request."""
         return self.path / "requests.jsonl"
 
-    @property
-    def aisbench_dir(self) -> Path:
-        """What AISBench left."""
-        return self.path / "aisbench"
-
     def log(self, command: str) -> Path:
         """The log file of one command."""
         return self.path / f"{command}.log"
