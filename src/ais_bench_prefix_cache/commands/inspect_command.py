@@ -10,8 +10,8 @@ from ais_bench_prefix_cache.commands.choosing import add_settings
 
 DESCRIPTION = (
     "Plan a Scenario and print a JSON summary: requested, effective and theoretical hit rate, the reachable range, "
-    "groups, lengths and cold routes. Needs no tokenizer, corpus or service. A later `prepare` of the unchanged "
-    "Scenario continues in the directory that is made here."
+    "groups, lengths and cold routes. Needs no tokenizer, corpus or service. A later `prepare` of the same data set "
+    "continues in the directory that is made here."
 )
 
 

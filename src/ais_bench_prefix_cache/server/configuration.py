@@ -9,8 +9,8 @@ from typing import Literal
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem
 
-Engine = Literal["vllm", "sglang"]
-ENGINES: tuple[Engine, ...] = ("vllm", "sglang")
+ImitatedServer = Literal["vllm", "sglang"]
+ENGINES: tuple[ImitatedServer, ...] = ("vllm", "sglang")
 ResetMode = Literal["ok", "refuse", "noop", "missing"]
 RESET_MODES: tuple[ResetMode, ...] = ("ok", "refuse", "noop", "missing")
 
@@ -27,7 +27,7 @@ class ServerConfiguration:
     """
 
     tokenizer: Path
-    engine: Engine = "vllm"
+    engine: ImitatedServer = "vllm"
     """Whose rules, endpoints and metrics are imitated."""
     model: str = "embedded"
     block_size: int = 16

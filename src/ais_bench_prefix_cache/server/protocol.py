@@ -6,9 +6,10 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 from ais_bench_prefix_cache.kvcache.block_hash import ExtraKeys, MultimodalItem
+from ais_bench_prefix_cache.server.configuration import ImitatedServer
 from ais_bench_prefix_cache.server.images import ImageReader, PromptImage
 from ais_bench_prefix_cache.server.tokenization import ServerTokenizer
 
@@ -39,7 +40,7 @@ class ApiError(Exception):
         self.kind = kind
         self.param = param
 
-    def body(self, engine: Literal["vllm", "sglang"] = "vllm") -> dict[str, Any]:
+    def body(self, engine: ImitatedServer = "vllm") -> dict[str, Any]:
         """As the imitated server words it."""
         facts = {"message": str(self), "type": self.kind, "param": self.param, "code": self.status}
         return {"object": "error", **facts} if engine == "sglang" else {"error": facts}
@@ -49,7 +50,7 @@ class ApiError(Exception):
 class ApiContext:
     """What a server knows when it reads a request, and whose rules it follows."""
 
-    engine: Literal["vllm", "sglang"]
+    engine: ImitatedServer
     model: str
     max_model_len: int
     tokenizer: ServerTokenizer

@@ -25,6 +25,7 @@ import httpx
 from ais_bench_prefix_cache.counters.exposition import LARGEST_TEXT_BYTES
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ServiceError
+from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE
 from ais_bench_prefix_cache.foundation.quoting import quoted_words
 from ais_bench_prefix_cache.foundation.strict_json import JsonError, parse_json
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
@@ -255,7 +256,8 @@ class Transport:
                 Code.UNAUTHORIZED,
                 where,
                 f"refused with status {reply.status} (service.api_key {state})",
-                hint="Set service.api_key to the key that the server was started with.",
+                hint="Set service.api_key, or the environment variable "
+                f"{API_KEY_VARIABLE}, to the key that the server was started with.",
             )
         if reply.status == 404:
             return ServiceError.of(

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ais_bench_prefix_cache.server import application, bodies
-from ais_bench_prefix_cache.server.configuration import ServerConfiguration
+from ais_bench_prefix_cache.server.configuration import ImitatedServer, ServerConfiguration
 from ais_bench_prefix_cache.server.protocol import MAX_CHOICES
 from ais_bench_prefix_cache.server.running import running_server
 
@@ -29,8 +29,18 @@ MAX_BODY_BYTES = 1 << 20
 
 @pytest.fixture(scope="module")
 def client(deepseek_tokenizer_dir: Path) -> Iterator[httpx.Client]:
+    yield from client_of("vllm", deepseek_tokenizer_dir)
+
+
+@pytest.fixture(scope="module")
+def sglang_client(deepseek_tokenizer_dir: Path) -> Iterator[httpx.Client]:
+    yield from client_of("sglang", deepseek_tokenizer_dir)
+
+
+def client_of(engine: ImitatedServer, tokenizer: Path) -> Iterator[httpx.Client]:
     configuration = ServerConfiguration(
-        tokenizer=deepseek_tokenizer_dir,
+        tokenizer=tokenizer,
+        engine=engine,
         model="tiny",
         max_model_len=512,
         num_blocks=64,
@@ -232,17 +242,23 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "add_special_tokens": ODD,
     "add_generation_prompt": ODD,
     "return_token_strs": ODD,
+    "routed_dp_rank": st.integers(-1, 2) | ODD,
 }
+RANKS = st.sampled_from(["0", "1"]) | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=30)
+BODIES = st.fixed_dictionaries({}, optional=FIELDS) | ODD
 
 
-@given(
-    path=st.sampled_from(PATHS),
-    body=st.fixed_dictionaries({}, optional=FIELDS) | ODD,
-    rank=st.sampled_from(["0", "1"]) | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=30),
-)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(path=st.sampled_from(PATHS), body=BODIES, rank=RANKS)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_body_leads_to_an_error_of_the_server(client: httpx.Client, path: str, body: Any, rank: str) -> None:
     response = post(client, path, json.dumps(body).encode(), **{"X-data-parallel-rank": rank})
+    assert response.status_code < 500, response.text
+
+
+@given(path=st.sampled_from(PATHS), body=BODIES, rank=RANKS)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_body_leads_to_an_error_of_sglang(sglang_client: httpx.Client, path: str, body: Any, rank: str) -> None:
+    response = post(sglang_client, path, json.dumps(body).encode(), **{"X-data-parallel-rank": rank})
     assert response.status_code < 500, response.text
 
 

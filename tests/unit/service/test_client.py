@@ -151,7 +151,8 @@ def caused_by(cause: Exception, text: str) -> httpx.ConnectError:
         (
             lambda _request: httpx.Response(401, json={"error": "Unauthorized"}),
             f"[UNAUTHORIZED] {URL}/v1/models: refused with status 401 (service.api_key is not configured)\n"
-            "    Set service.api_key to the key that the server was started with.",
+            "    Set service.api_key, or the environment variable AISBENCH_PREFIX_CACHE_API_KEY, to the key that the "
+            "server was started with.",
         ),
         (
             lambda _request: httpx.Response(500, json={"error": {"message": "EngineCore\nis dead"}}),

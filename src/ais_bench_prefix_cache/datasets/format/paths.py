@@ -41,7 +41,15 @@ class RunPaths:
 
         Creating the directory is the claim: of two commands in one second, one takes the next free second.
         """
-        output_dir.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            output_dir.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise ArtifactError.of(
+                Code.CANNOT_WRITE,
+                str(output_dir.parent),
+                "no directory can be made there: a part of the path is a file",
+                hint="Set another run.output_dir.",
+            ) from None
         directory = _claim_stamped(output_dir.parent, f"{output_dir.name}_", now)
         paths = cls(directory, f"{base_run_id}_{split_timestamp(directory.name)[2]}")
         paths.log_dir.mkdir()
