@@ -10,9 +10,9 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("artifacts", "ci", "commands", "diagnosis", "differences", "embedded-server", "metrics", "running")
 
-OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+OPTION = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*")
 CODE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
-FIELD = re.compile(r"`([a-z_:]+(?:[._<>a-z]+)?)`")
+FIELD = re.compile(r"`([a-z_:]+(?:[._<>a-z]+)?)`(?!\]\()")
 
 
 def page(name: str, language: str = "") -> str:
@@ -39,13 +39,16 @@ def test_headings_are_the_same(name: str) -> None:
 def test_options_and_codes_are_the_same(name: str) -> None:
     """Beyond what the English page says, a Chinese one may only repeat what is said elsewhere."""
     english, chinese = page(name), page(name, "zh")
+    if name == "commands":  # help breaks lines within options
+        english = re.sub(r"-\n +", "-", english)
     assert sorted(set(OPTION.findall(english)) ^ set(OPTION.findall(chinese))) == []
     assert sorted(set(CODE.findall(english)) ^ set(CODE.findall(chinese))) == []
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "commands"])
 def test_fields_and_metrics_are_the_same(name: str) -> None:
-    assert sorted(set(FIELD.findall(prose(page(name)))) ^ set(FIELD.findall(prose(page(name, "zh"))))) == []
+    differing = set(FIELD.findall(prose(page(name)))) ^ set(FIELD.findall(prose(page(name, "zh"))))
+    assert sorted(field for field in differing if not field.endswith(".md")) == []
 
 
 def test_every_command_has_its_own_options_in_chinese() -> None:
