@@ -23,6 +23,7 @@ SECTIONS = (
     ("Metrics", "bench_metrics"),
     ("Replaying a cache", "bench_replay"),
     ("Prompts on demand", "bench_prompt_sources"),
+    ("Sending", "bench_sending"),
 )
 TAKE_TURNS = ("bench_prepare", "bench_inspect", "bench_validate")
 

@@ -98,7 +98,7 @@ def test_a_retry_is_a_retry(fake_server, prepare_rows, make_answer, retries):
     if retries:
         path = run_aisbench(job).usage_path
         assert path is not None
-        usage = load_request_usage(path)
+        usage = load_request_usage(path).requests
         assert [row.attempts for row in usage] == [1, 1, 1, 1, 1, 2, 1, 1]
     else:
         with pytest.raises(AISBenchError, match="1 of 8 requests failed"):

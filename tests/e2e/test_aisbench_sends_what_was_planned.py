@@ -58,7 +58,7 @@ def test_prompts_lengths_headers_key_and_usage_are_exact(fake_server, prepare_ro
     assert {request.path for request in fake_server.seen} == {"/v1/completions"}
 
     assert result.usage_path is not None
-    usage = load_request_usage(result.usage_path)
+    usage = load_request_usage(result.usage_path).requests
     assert [row.sequence_index for row in usage] == list(range(12))
     assert [(row.state, row.cached_tokens) for row in usage] == [
         ("reported", 0),

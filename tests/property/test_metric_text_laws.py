@@ -13,7 +13,7 @@ from tests.doubles.metric_texts import engine, snapshot, vllm_text
 
 from ais_bench_prefix_cache.counters.difference import difference
 from ais_bench_prefix_cache.counters.exposition import decode_exposition, parse_exposition
-from ais_bench_prefix_cache.counters.ranks import read_kv_cache_usage
+from ais_bench_prefix_cache.counters.ranks import read_engine_loads
 from ais_bench_prefix_cache.foundation.errors import SnapshotError
 
 TEXTS = sorted((Path(__file__).parent.parent / "data" / "prom").iterdir())
@@ -43,7 +43,7 @@ def read_or_refuse(text: str, dp_size: int) -> None:
     for read in (
         lambda: snapshot(text, dp_size=dp_size),
         lambda: snapshot(text, text, dp_size=dp_size),
-        lambda: read_kv_cache_usage([text], dp_size=dp_size),
+        lambda: read_engine_loads([text], dp_size=dp_size),
     ):
         try:
             read()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ais_bench_prefix_cache.aisbench.arrivals import arrival_seconds
 from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
 from ais_bench_prefix_cache.scenario.model import Scenario
 
@@ -55,6 +56,7 @@ class AISBenchResult:
     details_path: Path
     usage_path: Path | None
     stream: bool
+    batch_size: int
     request_count: int
     duration_seconds: float
 
@@ -71,6 +73,7 @@ class AISBenchResult:
             "details": str(self.details_path),
             "usage": None if self.usage_path is None else str(self.usage_path),
             "stream": self.stream,
+            "batch_size": self.batch_size,
             "requests": self.request_count,
             "duration_seconds": round(self.duration_seconds, 3),
         }
@@ -91,6 +94,10 @@ def job_from_scenario(
     server says nothing until a request is finished: forty times, at least ten minutes.
     """
     timeout = scenario.service.timeout_seconds
+    model = scenario.aisbench.model
+    if model.request_rate is not None:
+        seconds = arrival_seconds(len(index), model.request_rate, model.arrivals, scenario.run.random_seed)
+        index = index.due_at(seconds)
     return AISBenchJob(
         scenario_path=scenario.path,
         manifest_path=manifest_path,
@@ -102,5 +109,5 @@ def job_from_scenario(
         api_key=scenario.service.api_key,
         extra_args=scenario.aisbench.extra_args,
         log_path=log_path,
-        stall_seconds=max(60.0, 10 * timeout) if scenario.aisbench.model.stream else max(600.0, 40 * timeout),
+        stall_seconds=max(60.0, 10 * timeout) if model.stream else max(600.0, 40 * timeout),
     )

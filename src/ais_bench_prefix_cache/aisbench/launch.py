@@ -139,6 +139,7 @@ def run_aisbench(job: AISBenchJob) -> AISBenchResult:
         details_path=files.details,
         usage_path=files.usage if files.usage.is_file() else None,
         stream=config.stream,
+        batch_size=config.batch_size,
         request_count=len(job.index),
         duration_seconds=time.monotonic() - started,
     )

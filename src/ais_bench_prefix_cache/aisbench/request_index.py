@@ -24,7 +24,9 @@ from ais_bench_prefix_cache.foundation.names import NO_RANK
 NO_PREDECESSOR = -1
 
 _COLUMNS = ("row", "offset", "size", "max_tokens", "dp_rank", "predecessor")
-_RECORD = np.dtype([(name, "<i8") for name in _COLUMNS])
+NOT_DUE = -1
+"""``due_us`` of a request that is sent as soon as its lane and a slot are free."""
+_RECORD = np.dtype([(name, "<i8") for name in (*_COLUMNS, "due_us")])
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,8 @@ class RequestIndex:
     """One record a request, in send order; every column is int64.
 
     ``row`` is its number in the data set, ``offset`` and ``size`` are where its line lies in the file, in bytes,
-    ``predecessor`` is the row before it in its lane (cold mode), which must be sent by the same sender.
+    ``predecessor`` is the row before it in its lane (cold mode), which must be sent by the same sender, and ``due_us``
+    the microseconds after the first request at which it is due.
     """
 
     records: NDArray[np.void]
@@ -48,6 +51,12 @@ class RequestIndex:
     def part(self, positions: Sequence[int]) -> RequestIndex:
         """The requests at these positions, in this order."""
         return RequestIndex(self.records[np.asarray(positions, dtype=np.int64)])
+
+    def due_at(self, seconds: NDArray[np.float64]) -> RequestIndex:
+        """The same requests, each due at so many seconds after the first."""
+        records = self.records.copy()
+        records["due_us"] = np.rint(1e6 * seconds)
+        return RequestIndex(records)
 
     def save(self, path: Path) -> None:
         """Write it where a sender loads it."""
@@ -107,6 +116,7 @@ class IndexReading:
     def index(self) -> RequestIndex:
         """The index of all rows that were read."""
         records = np.empty(len(self._columns["row"]), dtype=_RECORD)
+        records["due_us"] = NOT_DUE
         for name, values in self._columns.items():
             records[name] = values
         return RequestIndex(records)

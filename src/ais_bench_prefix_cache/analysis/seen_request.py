@@ -14,7 +14,11 @@ class SeenRequest:
 
     ``state`` says what the server's usage held for ``cached_tokens``: nothing (absent), null, or a number (reported).
     ``prompt_tokens`` and ``completion_tokens`` are the server's own figures. ``attempts`` above 1: it was sent again.
-    Moments are seconds after the first request of the run was sent; whatever is not known is None.
+
+    Moments are seconds after the first request of the run was sent, those of the last attempt; whatever is not known is
+    None. ``due`` is when it should have been sent (None where no rate was asked for), ``lane_wait`` and ``slot_wait``
+    are the seconds for which it waited for the request before it in its lane and for a free slot. ``itl_ms`` are the
+    times between its tokens in milliseconds; without streaming there is neither a first token nor these.
     """
 
     sequence_index: int
@@ -28,3 +32,7 @@ class SeenRequest:
     finished: float | None = None
     completion_tokens: int | None = None
     error: str | None = None
+    due: float | None = None
+    lane_wait: float = 0.0
+    slot_wait: float = 0.0
+    itl_ms: tuple[float, ...] = ()

@@ -42,6 +42,17 @@ def positive_integer(text: str) -> int:
     return number
 
 
+def percentile_list(text: str) -> list[float]:
+    """``50,90,99.9`` as a list of percentiles, each above 0 and below 100."""
+    try:
+        percentiles = [float(part) for part in text.split(",")]
+    except ValueError:
+        percentiles = []
+    if not percentiles or not all(0 < percentile < 100 for percentile in percentiles):
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is not a list of percentiles such as 50,90,99.9")
+    return percentiles
+
+
 def shortened(text: str) -> str:
     """What the user wrote, in quotes, without the middle of very long texts."""
     return repr(text if len(text) <= 60 else f"{text[:40]}…{text[-10:]}")

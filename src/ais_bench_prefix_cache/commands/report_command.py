@@ -1,15 +1,16 @@
-"""``report``: AISBench's performance figures and the prefix-cache result of a finished run."""
+"""``report``: the performance and the prefix-cache result of a finished run."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from ais_bench_prefix_cache.commands.argument_types import percentile_list
 from ais_bench_prefix_cache.commands.choosing import add_choice, chosen
 
 DESCRIPTION = (
-    "Show what a finished run measured: AISBench's performance tables (TTFT, TPOT, ITL, E2EL, throughput) and the "
-    "prefix-cache table. A figure that was not measured is absent. Sends nothing and changes nothing."
+    "Show what a finished run measured: latency (TTFT, TPOT, ITL, E2EL), throughput and the prefix-cache table. A "
+    "figure that was not measured is absent. Sends nothing and changes nothing."
 )
 
 
@@ -18,41 +19,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_choice(parser, what="report the run")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a self-contained web page")
+    parser.add_argument(
+        "--records",
+        type=Path,
+        metavar="FILE",
+        help="also write one row a request; the ending says how: .jsonl, .csv or .parquet",
+    )
+    parser.add_argument(
+        "--percentiles",
+        type=percentile_list,
+        metavar="LIST",
+        help="percentiles of the latencies, such as 50,90,99.9 (default: 50,90,95,99)",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``report``; returns the exit code."""
-    from ais_bench_prefix_cache.aisbench.results import performance_report
     from ais_bench_prefix_cache.commands.console import note, print_json
-    from ais_bench_prefix_cache.datasets.format.documents import read_document
-    from ais_bench_prefix_cache.datasets.format.manifest import read_manifest
-    from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+    from ais_bench_prefix_cache.reporting.finished_run import read_finished_run
     from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
-    from ais_bench_prefix_cache.reporting.summary_table import render_summary_table, summary_rows
+    from ais_bench_prefix_cache.reporting.records_file import write_records
+    from ais_bench_prefix_cache.reporting.report_document import report_document
+    from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
 
     choice = chosen(arguments)
-    manifest = read_manifest(choice.manifest)
-    paths = RunPaths.of_manifest(choice.manifest)
-    config = manifest["effective_config"]
-    if choice.run is None:
-        analysis, _ = read_document(paths.analysis, what="analysis")
-    else:
-        analysis, _ = read_document(choice.run.analysis, what="analysis of the run")
-        config, _ = read_document(choice.run.config, what="configuration of the run")
-    # Where AISBench's files lie is said from the data set's analysis, wherever a copy of it lies.
-    performance = performance_report(analysis, analysis_path=paths.analysis)
+    run = read_finished_run(choice.manifest, choice.run, percentiles=arguments.percentiles)
+    if arguments.records is not None:
+        write_records(arguments.records, run.records)
+        note(f"written: {arguments.records}")
     if arguments.html is not None:
         from ais_bench_prefix_cache.reporting.report_page import render_report_page
 
-        page = render_report_page(performance, analysis, run_id=manifest["run_id"], config=config)
+        page = render_report_page(
+            run.analysis,
+            run_id=run.name,
+            config=run.config,
+            records=run.records,
+            series=run.series,
+            aisbench_csv=None if run.aisbench is None else run.aisbench["csv"],
+        )
         arguments.html.write_text(page, encoding="utf-8")
         note(f"written: {arguments.html}")
     if arguments.json:
-        print_json({**performance, "prefix_cache": dict(summary_rows(analysis))})
+        print_json(report_document(run.analysis, run.config, run.aisbench))
         return 0
-    run = analysis["runtime"]["aisbench"]
-    print(f"Performance Results of task [{run['model_abbr']}/{run['dataset_abbr']}]:")
-    print(render_performance_tables(performance))
-    print(f"Prefix Cache Results of task [{run['model_abbr']}/{run['dataset_abbr']}]:")
-    print(render_summary_table(analysis))
+    print(f"Prefix Cache Results of task [{run.task}]:")
+    print(render_summary_table(run.analysis))
+    if run.performance is not None:
+        print(f"Performance Results of task [{run.task}]:")
+        print(render_performance_tables(run.performance))
+    elif run.aisbench is not None:
+        note(f"note: this run left no records of its requests; AISBench's own figures: {run.aisbench['csv']}")
     return 0

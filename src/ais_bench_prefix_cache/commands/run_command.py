@@ -47,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Run ``run``; returns the exit code."""
+    from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY
     from ais_bench_prefix_cache.datasets.kinds import kind_named
+    from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
     from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
     from ais_bench_prefix_cache.running.phases import Phases
     from ais_bench_prefix_cache.running.run_sequence import run_benchmark
@@ -97,6 +99,9 @@ def execute(arguments: argparse.Namespace) -> int:
         result = outcome.aisbench
         print(f"Prefix Cache Results of task [{result.model_abbr}/{result.dataset_abbr}]:")
         print(render_summary_table(analysis))
+        if PERFORMANCE_KEY in analysis:
+            print(f"Performance Results of task [{result.model_abbr}/{result.dataset_abbr}]:")
+            print(render_performance_tables(analysis[PERFORMANCE_KEY]))
         sys.stdout.flush()
         for warning in analysis["warnings"]:
             warn(warning)
@@ -104,6 +109,10 @@ def execute(arguments: argparse.Namespace) -> int:
         for finding in analysis["findings"]:
             note(f"finding [{finding['code']}] {finding['message']}\n    {finding['remedy']}")
             log.warning("[%s] %s", finding["code"], finding["message"])
+        note(
+            f"kept: {outcome.directory.path}\n"
+            f"next: ais-bench-prefix-cache report --manifest {found.paths.manifest} --html report.html"
+        )
         print(outcome.analysis_path, flush=True)
         log.info("complete: %s", outcome.analysis_path)
     return EXIT_OK

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ais_bench_prefix_cache.counters.exposition import parse_exposition
 from ais_bench_prefix_cache.counters.names import ServerFamily, is_read
-from ais_bench_prefix_cache.counters.reader import CounterUnit, Engine, ReadText, kv_cache_usages, read_text
+from ais_bench_prefix_cache.counters.reader import CounterUnit, Engine, EngineLoad, ReadText, engine_loads, read_text
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, SnapshotError
 from ais_bench_prefix_cache.foundation.names import NO_RANK
@@ -126,14 +126,14 @@ def read_snapshot(
     )
 
 
-def read_kv_cache_usage(
+def read_engine_loads(
     texts: Sequence[str],
     *,
     dp_size: int,
     engine_label_map: Mapping[str, int] | None = None,
     where: Sequence[str] | None = None,
-) -> dict[int, float]:
-    """Fraction of the KV cache in use per rank, for sampling while requests run; a rank without a sample is left out.
+) -> dict[int, EngineLoad]:
+    """The load per rank, for sampling while requests run; a rank without a sample is left out.
 
     Needs no counters.
 
@@ -141,13 +141,13 @@ def read_kv_cache_usage(
         SnapshotError: a text is not an exposition.
     """
     places: list[tuple[str | None, int]] = []
-    usages: list[float] = []
+    loads: list[EngineLoad] = []
     for source, (text, name) in enumerate(zip(texts, _names(texts, where), strict=True)):
-        for label, usage in kv_cache_usages(parse_exposition(text, is_read, name)).items():
+        for label, load in engine_loads(parse_exposition(text, is_read, name)).items():
             places.append((label, source))
-            usages.append(usage)
+            loads.append(load)
     ranks = _ranks(places, dp_size, engine_label_map, complete=False)
-    return dict(sorted(zip(ranks, usages, strict=False)))
+    return dict(sorted(zip(ranks, loads, strict=False), key=lambda item: item[0]))
 
 
 def rank_name(rank: int) -> str:

@@ -184,21 +184,39 @@ def read_text(
     return _TextReader(exposition, where, source, engine, model, ranks).read()
 
 
-def kv_cache_usages(exposition: Exposition) -> dict[str | None, float]:
-    """KV-cache usage by rank label, as fractions of 1; of several processes the largest, since idle ones write 0."""
+@dataclass(frozen=True)
+class EngineLoad:
+    """What a server says of one engine at one moment; None: it does not say.
+
+    ``kv_cache_usage`` is a fraction of 1, ``running`` and ``waiting`` are requests.
+    """
+
+    kv_cache_usage: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+
+
+def engine_loads(exposition: Exposition) -> dict[str | None, EngineLoad]:
+    """The load by rank label; of several processes the largest figure, since idle ones write 0."""
     family, prefix = _flavour(exposition)
     if family is None:
         return {}
     samples = _samples_by_name(exposition, prefix)
-    largest: dict[str | None, float] = {}
-    for key in ("kv_cache_usage", "gpu_cache_usage"):
-        for sample in samples.get(GAUGES[family].get(key, ""), ()):
-            if math.isfinite(sample.value):
-                label = _rank_label(sample, family)
-                largest[label] = max(largest.get(label, 0.0), sample.value)
-        if largest:
-            break
-    return largest
+
+    def largest(*keys: str) -> dict[str | None, float]:
+        found: dict[str | None, float] = {}
+        for key in keys:
+            for sample in samples.get(GAUGES[family].get(key, ""), ()):
+                if math.isfinite(sample.value):
+                    label = _rank_label(sample, family)
+                    found[label] = max(found.get(label, 0.0), sample.value)
+            if found:
+                break
+        return found
+
+    usage, running, waiting = largest("kv_cache_usage", "gpu_cache_usage"), largest("running"), largest("waiting")
+    labels = dict.fromkeys([*usage, *running, *waiting])
+    return {label: EngineLoad(usage.get(label), running.get(label), waiting.get(label)) for label in labels}
 
 
 @dataclass(frozen=True)

@@ -324,6 +324,9 @@ class Code(str, Enum):
     AISBENCH_RESULTS_NOT_FOUND = "AISBENCH_RESULTS_NOT_FOUND", "The performance files of the run are gone."
     AISBENCH_RESULTS_DAMAGED = "AISBENCH_RESULTS_DAMAGED", "A performance file is not what AISBench writes."
     AISBENCH_USAGE_DAMAGED = "AISBENCH_USAGE_DAMAGED", "The record of requests cannot be read."
+    RECORDS_DAMAGED = "RECORDS_DAMAGED", "The request records of a run are not what a run writes."
+    RECORDS_FORMAT = "RECORDS_FORMAT", "Request records cannot be written in the format that a file name asks for."
+    REPORT_NEEDS = "REPORT_NEEDS", "A package that a report in this form is made with is not installed."
     NO_RUN = "NO_RUN", "The analysis records no run."
 
     # Calculators

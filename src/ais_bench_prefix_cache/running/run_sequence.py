@@ -9,13 +9,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult, job_from_scenario
-from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
-from ais_bench_prefix_cache.counters.ranks import read_kv_cache_usage
+from ais_bench_prefix_cache.aisbench.request_usage import SentRequests, load_request_usage
+from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY, performance_section
+from ais_bench_prefix_cache.analysis.request_record import request_records
+from ais_bench_prefix_cache.counters.ranks import read_engine_loads
+from ais_bench_prefix_cache.counters.reader import EngineLoad
 from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
-from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+from ais_bench_prefix_cache.datasets.format.paths import RunDirectory, RunPaths
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.writing import claimed, update_analysis
 from ais_bench_prefix_cache.datasets.kinds import verify_data_set
@@ -23,6 +27,7 @@ from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_to
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, ServiceError
 from ais_bench_prefix_cache.running.phases import Phases, ProgressBar
+from ais_bench_prefix_cache.running.run_files import recorded_run, write_run_files
 from ais_bench_prefix_cache.running.sender import AISBenchSender, Sender
 from ais_bench_prefix_cache.running.traffic import FormalTraffic, formal_traffic
 from ais_bench_prefix_cache.running.understanding import UnderstoodServer, understand_server
@@ -30,18 +35,19 @@ from ais_bench_prefix_cache.running.verdict import Observations, analysis_of_run
 from ais_bench_prefix_cache.running.warm_up import warm_up, warmup_section
 from ais_bench_prefix_cache.scenario.model import Scenario, TokenizerConfig
 from ais_bench_prefix_cache.service.client import ServiceClient
-from ais_bench_prefix_cache.service.kv_sampling import KvSampler
+from ais_bench_prefix_cache.service.load_sampling import LoadSampler
 from ais_bench_prefix_cache.service.readings import Reading
 from ais_bench_prefix_cache.service.resetting import ResetOutcome, empty_the_caches
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The complete analysis, as written to ``analysis_path``, and what AISBench left."""
+    """The complete analysis, as written to ``analysis_path``, what AISBench left, and the run's own directory."""
 
     analysis: dict[str, Any]
     analysis_path: Path
     aisbench: AISBenchResult
+    directory: RunDirectory
 
 
 def run_benchmark(
@@ -53,16 +59,21 @@ def run_benchmark(
     load: Callable[[TokenizerConfig], PromptTokenizer] = load_tokenizer,
     template_path: Path | None = None,
     sender: Sender | None = None,
+    labels: Mapping[str, str] = MappingProxyType({}),
 ) -> RunOutcome:
     """Run the prepared data set of ``manifest_path`` against the Scenario's service and write its analysis.
+
+    Everything that is measured is also kept in a directory of this run alone, with ``labels``.
 
     ``load`` loads the tokenizer, ``template_path`` overrides ``aisbench.config``, ``sender`` is
     :class:`~.sender.AISBenchSender` unless another one is given. Raises ArtifactError, ServiceError or AISBenchError;
     after any of them, or an interruption, nothing more is sent and ``phases.current`` says where it happened.
     """
     sender = sender or AISBenchSender()
+    paths = RunPaths.of_manifest(manifest_path)
     with (
-        _only_run(RunPaths.of_manifest(manifest_path)),
+        _only_run(paths),
+        recorded_run(scenario, paths, phases, labels) as directory,
         ServiceClient(scenario.service, generation_kwargs=scenario.aisbench.model.generation_kwargs) as client,
     ):
         with phases.enter("verify"):
@@ -81,24 +92,42 @@ def run_benchmark(
         with phases.enter("baseline"):
             baseline = _baseline(server)
         with phases.enter("formal"):
-            result, kv_cache_polling = _send(sender, job, server, bar)
-            seen = [] if result.usage_path is None else load_request_usage(result.usage_path)
+            result, sent, load_samples = _send(sender, job, server, bar)
         with phases.enter("after"):
-            after = _after(server, baseline, planned_queries(traffic, seen), phases)
+            after = _after(server, baseline, planned_queries(traffic, sent.requests), phases)
         with phases.enter("analysis"):
             runtime = {
+                "run": directory.name,
                 "precheck": server.facts,
                 "reset": {"accepted": reset.accepted, "proven": reset.proven, "attempts": reset.attempts},
                 "warmup": warmup_section(warmed),
                 "aisbench_exit_code": result.exit_code,
                 "aisbench": result.to_json(),
-                "kv_cache_polling": kv_cache_polling,
+                "kv_cache_polling": load_samples.as_json(sent.begin, sent.end),
                 "phases": phases.records,
             }
-            observed = Observations(server, reset, baseline, after, seen)
+            observed = Observations(server, reset, baseline, after, sent.requests)
             document = analysis_of_run(scenario, data, traffic, observed, runtime, phases.note)
+            records = list(request_records(traffic.columns, sent.requests))
+            document.pop(PERFORMANCE_KEY, None)
+            if records:
+                document[PERFORMANCE_KEY] = performance_section(
+                    records,
+                    batch_size=result.batch_size,
+                    request_rate=scenario.aisbench.model.request_rate,
+                    slo=scenario.validation.slo,
+                )
             analysis = update_analysis(data.paths.analysis, document)
-    return RunOutcome(analysis, data.paths.analysis, result)
+            write_run_files(
+                directory,
+                analysis=analysis,
+                records=records,
+                series=load_samples.samples(sent.begin, sent.end),
+                begin=sent.begin,
+                baseline=baseline,
+                after=after,
+            )
+    return RunOutcome(analysis, data.paths.analysis, result, directory)
 
 
 @contextmanager
@@ -166,20 +195,21 @@ def _baseline(server: UnderstoodServer) -> Reading:
 
 def _send(
     sender: Sender, job: AISBenchJob, server: UnderstoodServer, bar: ProgressBar
-) -> tuple[AISBenchResult, dict[str, Any]]:
-    """Everything is sent; beside it the caches' usage is sampled (``runtime.kv_cache_polling``)."""
+) -> tuple[AISBenchResult, SentRequests, LoadSampler]:
+    """Everything is sent; beside it the server's load is sampled."""
     service = server.client.config
     labels = service.engine_label_map or server.engine_label_map
 
-    def usage() -> Mapping[int, float]:
-        return read_kv_cache_usage(
+    def look() -> Mapping[int, EngineLoad]:
+        return read_engine_loads(
             server.client.scrape(), dp_size=service.dp_size, engine_label_map=labels, where=service.metrics_urls
         )
 
-    sampler = KvSampler(usage, service.poll_interval_seconds)
+    sampler = LoadSampler(look, service.poll_interval_seconds)
     with bar("Formal requests", len(job.index)) as show, sampler:
         result = sender.send(replace(job, on_progress=lambda finished, _all: show(finished)))
-    return result, sampler.as_json()
+    sent = SentRequests() if result.usage_path is None else load_request_usage(result.usage_path)
+    return result, sent, sampler
 
 
 def _after(server: UnderstoodServer, baseline: Reading, planned: int | None, phases: Phases) -> Reading:

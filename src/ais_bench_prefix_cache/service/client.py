@@ -27,6 +27,9 @@ _NOT_OFFERED = frozenset({403, 404, 405, 501})
 _MOST_TOKENS = 1 << 53
 """No count of tokens is larger; JSON of other makers is exact so far."""
 
+EMBEDDED_SERVER = "embedded server"
+"""Stands in the version of the server that imitates vLLM: its latencies are not those of a model."""
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -179,12 +182,16 @@ class ServiceClient:
         return tuple(tokens)
 
     def version(self, position: int = 0) -> str | None:
-        """What ``/version`` says; None where it is not offered."""
+        """What ``/version`` says; None where it is not offered. Our embedded server is said to be it."""
         reply = self._transport.exchange(
             "GET", f"{self.base_urls[position]}/version", accept_status=lambda _status: True
         )
-        version = (reply.json_object() or {}).get("version") if reply.status == 200 else None
-        return self.quote(version) if isinstance(version, str) else None
+        document = (reply.json_object() or {}) if reply.status == 200 else {}
+        version = document.get("version")
+        if not isinstance(version, str):
+            return None
+        told = self.quote(version)
+        return f"{told} ({EMBEDDED_SERVER})" if "embedded_server" in document else told
 
     def scrape(self) -> tuple[str, ...]:
         """The metrics text of every metrics URL, in the Scenario's order, without the API key."""

@@ -12,7 +12,6 @@ from ais_bench_prefix_cache.aisbench.adapters.observation import RequestObservat
 from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.aisbench.results import performance_report
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, ArtifactError
-from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
 
 CSV = """Performance Parameters,Stage,Average,N
 E2EL,total,47.7 ms,3
@@ -92,35 +91,12 @@ def test_results_that_are_gone_or_damaged(run):
         performance_report(analysis, analysis_path=path)
 
 
-def test_the_tables_look_like_aisbench_own(run):
-    record, path = run
-    report = performance_report({"runtime": {"aisbench": record}}, analysis_path=path)
-    assert render_performance_tables(report) == (
-        "╒════════════════════════╤═══════╤═════════╤═══╕\n"
-        "│ Performance Parameters │ Stage │ Average │ N │\n"
-        "╞════════════════════════╪═══════╪═════════╪═══╡\n"
-        "│ E2EL                   │ total │ 47.7 ms │ 3 │\n"
-        "├────────────────────────┼───────┼─────────┼───┤\n"
-        "│ TTFT                   │ total │ 20.1 ms │ 3 │\n"
-        "├────────────────────────┼───────┼─────────┼───┤\n"
-        "│ OutputTokens           │ total │ 4.0     │ 3 │\n"
-        "╘════════════════════════╧═══════╧═════════╧═══╛\n"
-        "╒══════════════════════════╤═══════╤═════════════╕\n"
-        "│ Common Metric            │ Stage │ Value       │\n"
-        "╞══════════════════════════╪═══════╪═════════════╡\n"
-        "│ Total Requests           │ total │ 3           │\n"
-        "├──────────────────────────┼───────┼─────────────┤\n"
-        "│ Prefill Token Throughput │ total │ 9.5 token/s │\n"
-        "╘══════════════════════════╧═══════╧═════════════╛"
-    )
-
-
 def _observe(usage):
     observation = RequestObservation(7, 1, 9, on_first_token=lambda: None, on_activity=lambda: None)
     observation.begin_attempt()
     observation.usage = usage
     observation.end(success=True, error=None)
-    return observation.to_row(time_origin=0.0)
+    return observation.to_row(due=None)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +114,7 @@ def _observe(usage):
 def test_absent_null_and_zero_cached_tokens_survive_the_file(usage, state, cached, tmp_path):
     path = tmp_path / "d_usage.jsonl"
     path.write_text(json.dumps(_observe(usage)) + "\n", encoding="utf-8")
-    (row,) = load_request_usage(path)
+    (row,) = load_request_usage(path).requests
     assert (row.state, row.cached_tokens) == (state, cached)
     assert row.prompt_tokens == (None if usage is None else 5)
     assert (row.sequence_index, row.attempts, row.success, row.error) == (7, 1, True, None)
@@ -155,8 +131,8 @@ def test_only_the_first_token_of_an_answer_counts_and_every_chunk_is_a_sign_of_l
     observation.see_chunk(has_token=True)
     observation.end(success=False, error="")
     path = tmp_path / "d_usage.jsonl"
-    path.write_text(json.dumps(observation.to_row(time_origin=0.0)) + "\n", encoding="utf-8")
-    (row,) = load_request_usage(path)
+    path.write_text(json.dumps(observation.to_row(due=None)) + "\n", encoding="utf-8")
+    (row,) = load_request_usage(path).requests
     assert (row.sent, row.first_token, row.finished, row.error) == (0.0, 1.0, 2.0, "unknown error")
     assert (len(tokens), len(signs)) == (1, 4)
 
@@ -165,7 +141,7 @@ def test_rows_come_in_send_order_and_damage_is_named(tmp_path):
     path = tmp_path / "d_usage.jsonl"
     rows = [{**_observe(None), "sequence_index": index} for index in (2, 0, 1)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    assert [row.sequence_index for row in load_request_usage(path)] == [0, 1, 2]
+    assert [row.sequence_index for row in load_request_usage(path).requests] == [0, 1, 2]
     path.write_text(json.dumps(rows[0]) + "\n{}\n", encoding="utf-8")
     with pytest.raises(AISBenchError) as caught:
         load_request_usage(path)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from tests.doubles.metric_texts import snapshot
 
-from ais_bench_prefix_cache.counters.ranks import MetricsSnapshot, read_kv_cache_usage
-from ais_bench_prefix_cache.counters.reader import CacheConfig
+from ais_bench_prefix_cache.counters.ranks import MetricsSnapshot, read_engine_loads
+from ais_bench_prefix_cache.counters.reader import CacheConfig, EngineLoad
 from ais_bench_prefix_cache.foundation.errors import SnapshotError
 from ais_bench_prefix_cache.foundation.names import NO_RANK
 
@@ -174,16 +174,20 @@ def test_series_of_several_processes_add_up() -> None:
     assert counts(snapshot(text, dp_size=1)) == {0: ("0", 107, 10)}
 
 
+def _usage(texts: list[str], dp_size: int) -> dict[int, float | None]:
+    return {rank: load.kv_cache_usage for rank, load in read_engine_loads(texts, dp_size=dp_size).items()}
+
+
 def test_kv_cache_usage_of_several_processes_is_the_largest(prom: Prom) -> None:
-    assert read_kv_cache_usage([prom("12")], dp_size=1) == {0: 0.625}
+    assert _usage([prom("12")], 1) == {0: 0.625}
 
 
 def test_kv_cache_usage_needs_no_counters_and_no_complete_ranks(prom: Prom) -> None:
-    assert read_kv_cache_usage([prom("25")], dp_size=1) == {0: 0.25}
-    assert read_kv_cache_usage([prom("08")], dp_size=2) == {0: 0.0, 1: 0.0}
-    assert read_kv_cache_usage([prom("04")], dp_size=2) == {}
-    assert read_kv_cache_usage(['vllm:kv_cache_usage_perc{engine="1"} 0.5\n'], dp_size=2) == {1: 0.5}
-    assert read_kv_cache_usage([prom("06")], dp_size=2) == {}
+    assert _usage([prom("25")], 1) == {0: 0.25}
+    assert _usage([prom("08")], 2) == {0: 0.0, 1: 0.0}
+    assert _usage([prom("04")], 2) == {}
+    assert _usage(['vllm:kv_cache_usage_perc{engine="1"} 0.5\n'], 2) == {1: 0.5}
+    assert _usage([prom("06")], 2) == {}
 
 
 SGLANG = """\
@@ -432,3 +436,11 @@ def test_64_ranks_are_read(prom: Prom) -> None:
     assert {rank: c.counters.queries for rank, c in read.by_rank.items()} == {0: 4032} | dict.fromkeys(
         range(1, 64), 4551
     )
+
+
+def test_queues_are_read_beside_the_usage() -> None:
+    text = (
+        'vllm:kv_cache_usage_perc{engine="0"} 0.5\nvllm:num_requests_running{engine="0"} 7\n'
+        'vllm:num_requests_waiting{engine="0"} 3\nvllm:num_requests_running{engine="1"} 1\n'
+    )
+    assert read_engine_loads([text], dp_size=2) == {0: EngineLoad(0.5, 7.0, 3.0), 1: EngineLoad(None, 1.0, None)}

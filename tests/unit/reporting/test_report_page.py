@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
+from ais_bench_prefix_cache.analysis.performance import performance_section
+from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
+from ais_bench_prefix_cache.analysis.request_record import RequestRecord, request_records
+from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
 from ais_bench_prefix_cache.reporting.report_page import render_report_page
 
-PERFORMANCE = {
-    "csv": "/results/<d>.csv",
-    "json": "/results/d.json",
-    "metrics": {"E2EL": {"Stage": "total", "Average": "47.7 ms", "N": 3}},
-    "common": {"Total Requests": {"total": 3}},
-}
 CONFIG = {
     "prefix_cache": {"mode": "warmup"},
     "requests": {"count": 3},
@@ -45,6 +44,40 @@ ANALYSIS = {
 }
 
 
+def records(count: int = 60) -> list[RequestRecord]:
+    """Two ranks and groups; every second request hits 64 of its 96 tokens, and is faster by it."""
+    columns = RequestColumns(
+        group_ids=[f"group-{index % 2}" for index in range(count)],
+        dp_ranks=[index % 2 for index in range(count)],
+        lane_sequences=[index // 2 for index in range(count)],
+        input_tokens=[96] * count,
+        hit_tokens=[64 * (index % 2) for index in range(count)],
+        shared_prefix_tokens=[64] * count,
+        max_tokens=[4] * count,
+    )
+    seen = [
+        SeenRequest(
+            index,
+            "reported",
+            cached_tokens=64 * (index % 2),
+            prompt_tokens=96,
+            completion_tokens=4,
+            sent=0.1 * index,
+            first_token=0.1 * index + 0.05 - 0.03 * (index % 2),
+            finished=0.1 * index + 0.08,
+            itl_ms=(9.0, 10.0, 11.0),
+        )
+        for index in range(count)
+    ]
+    return list(request_records(columns, seen))
+
+
+SERIES = [
+    {"time_s": float(second), "kv_cache_usage": {"0": 0.1 * second}, "running": {"0": 3}, "waiting": {"0": None}}
+    for second in range(5)
+]
+
+
 class _Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
@@ -65,26 +98,57 @@ class _Page(HTMLParser):
 
 
 def test_the_page_stands_alone_and_is_well_formed():
-    text = render_report_page(PERFORMANCE, ANALYSIS, run_id="run <1>", config=CONFIG)
+    measured = records()
+    analysis = {**ANALYSIS, "performance": performance_section(measured, batch_size=8, slo={"ttft_ms": 30.0})}
+    text = render_report_page(analysis, run_id="run <1>", config=CONFIG, records=measured, series=SERIES)
     page = _Page(text)
     assert page.open == []
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
-    assert not {"src", "href"} & {name for name, _ in page.attributes}
-    assert "http" not in text
-    assert (
-        "<p>model m&amp;m · server version 0.32.0 · warmup · 3 requests · data-parallel ranks: 2 · batch_size 8 · "
-        "sent from 2026-11-30 01:01:30 UTC</p>"
-    ) in text
-    assert "prefers-color-scheme: dark" in text
+    references = {value for name, value in page.attributes if name in ("src", "href", "xlink:href")}
+    assert all(value.startswith("#") for value in references), "pictures refer to their own parts only"
+    assert "http" not in text.replace("http://a:1", "").replace("http://a:2", "")
+    assert len(text) < 1_000_000
     said = " ".join(page.words)
-    for words in ("run <1>", "<script>alert(1)</script>", "set it to 32 & go on", "47.7 ms", "59.38%", "<d>.csv"):
-        assert words in said
+    for words in (
+        "run <1>",
+        "model m&m",
+        "server version 0.32.0",
+        "at most 8 in flight",
+        "sent from 2026-11-30 01:01:30 UTC",
+        "<script>alert(1)</script>",
+        "set it to 32 & go on",
+        "59.38%",
+        "TTFT, time to first token",
+        "Goodput",
+        "50.00% of requests",
+        "Time to first token against uncached tokens",
+        "Cumulative hit rate",
+        "Time to first token by rank",
+        "Cache use and queues",
+    ):
+        assert words in said, words
+    assert page.tags.count("figure") == 6
+    assert all(f"var(--{name})" in text for name in ("ink", "line", "c1", "c2"))
+    assert "#010101" not in text and "#04a10" not in text
+    assert "prefers-color-scheme: dark" in text
+    assert "imitation" not in said
+
+
+def test_a_page_of_the_embedded_server_says_so():
+    analysis = {**ANALYSIS, "runtime": {"precheck": {"versions": {"u": "0.33.0 (embedded server)"}}}}
+    assert "an imitation of vLLM" in render_report_page(analysis, run_id="r", config=CONFIG)
+
+
+def test_thousands_of_requests_leave_a_page_small_and_say_how_many_are_shown():
+    text = render_report_page(ANALYSIS, run_id="r", config=CONFIG, records=records(20_000))
+    assert len(text) < 5_000_000
+    assert "Every 5th of 20000 is shown." in text
 
 
 def test_bars_share_one_scale():
-    text = render_report_page(PERFORMANCE, ANALYSIS, run_id="r", config=CONFIG)
-    widths = [value for name, value in _Page(text).attributes if name == "style"]
-    assert widths == ["width:100.00%", "width:100.00%", "width:50.00%", "width:0.00%"], "one group alone needs no bars"
+    text = render_report_page(ANALYSIS, run_id="r", config=CONFIG)
+    widths = re.findall(r'preserveAspectRatio="none" role="presentation"><rect class="\w+" width="([\d.]+)"', text)
+    assert widths == ["14", "14", "100.0", "100.0", "50.0", "0.0"], "the key, then one group alone needs no bars"
 
 
 def test_image_runs_show_what_the_server_counted():
@@ -102,14 +166,13 @@ def test_image_runs_show_what_the_server_counted():
         "findings": [],
         "warnings": [],
     }
-    said = " ".join(_Page(render_report_page(PERFORMANCE, analysis, run_id="r", config=CONFIG)).words)
+    said = " ".join(_Page(render_report_page(analysis, run_id="r", config=CONFIG)).words)
     for words in (
-        "E2EL",
         "no theory for images",
         "75.00%",
         "150 of 200 tokens",
         "9 of 10 images",
-        "m&m · multi_720p_5 · 3",
+        "m&m · multi_720p_5 · 3 requests",
     ):
         assert words in said
     assert "target" not in said

@@ -20,7 +20,7 @@ from ais_bench_prefix_cache.aisbench.adapters.model import ObservedModel
 from ais_bench_prefix_cache.aisbench.adapters.observation import CURRENT_REQUEST, RequestObservation
 from ais_bench_prefix_cache.aisbench.adapters.schedule import RequestSchedule
 from ais_bench_prefix_cache.aisbench.adapters.supervision import end_with_supervisor
-from ais_bench_prefix_cache.aisbench.request_index import NO_PREDECESSOR
+from ais_bench_prefix_cache.aisbench.request_index import NO_PREDECESSOR, NOT_DUE
 from ais_bench_prefix_cache.aisbench.sending_settings import SendingSettings
 from ais_bench_prefix_cache.foundation.names import NO_RANK
 
@@ -29,6 +29,8 @@ _LOOKAHEAD_REQUESTS = 16_384
 """Requests that may wait for their lane at a time; they hold no prompt yet."""
 _FINISHED_TASKS_KEPT = 4_096
 _SECONDS_BETWEEN_CONTACTS = 1.0
+_ROWS_A_COMMIT = 4_096
+"""AISBench itself commits to its database every ``batch_size / 10`` rows, which lags behind at small batch sizes."""
 _SECONDS_A_TOKEN = 2.0
 """Slower than any server that is worth measuring."""
 
@@ -64,8 +66,8 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         self._heartbeat = Heartbeat(None if launched is None else Path(launched.heartbeat))
         self._supervisor = None if launched is None else Path(launched.supervisor)
         self._request_seconds = None if launched is None else launched.request_seconds
-        self._first_sent: float | None = None
-        super().__init__(model_cfg, mode=mode, **settings)
+        self._begin: float | None = None
+        super().__init__(model_cfg, mode=mode, **{**settings, "save_every": _ROWS_A_COMMIT})
 
     @property
     def status_counter(self) -> Any:
@@ -75,13 +77,13 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
     def status_counter(self, counter: Any) -> None:
         # AISBench bounds this queue to 5 x batch_size events and never waits: a busy moment kills the worker.
         if counter.status_queue is not None:
-            counter.status_queue = queue.SimpleQueue()
+            counter.status_queue = _CountedAtOnce(counter)
         self._status_counter = counter
 
     def get_data_list(self, retriever: Any) -> list[dict[str, Any]]:
         """What AISBench keeps of each request; the rest is in the index."""
-        abbr = retriever.dataset.abbr
-        return [{"data_abbr": abbr, "index": index} for index in range(len(self._requests))]
+        self._abbr: str = retriever.dataset.abbr
+        return [{"data_abbr": self._abbr, "index": index} for index in range(len(self._requests))]
 
     def inference_with_shm(
         self, dataset_shm_name: str, message_shm_name: str, indexes: dict[int, Any], *args: Any, **kwargs: Any
@@ -94,8 +96,13 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
             )
         return super().inference_with_shm(dataset_shm_name, message_shm_name, indexes, *args, **kwargs)
 
+    def _fill_janus_queue(self, *_: Any) -> None:
+        """Nothing: a request is a number, which no other thread needs to hand over."""
+
+    _producer_thread_target = _fill_janus_queue
+
     async def _worker_loop(self, token_bucket: Any, async_queue: Any) -> None:
-        """Send everything in ``async_queue``.
+        """Send everything.
 
         Unlike AISBench's own loop, which takes a slot before it calls :meth:`do_request`, a request takes its slot
         after its lane's turn has come. AISBench's pause of 5 ms before each request is left out: slots pace.
@@ -103,7 +110,6 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         self._look_after_supervisor()
         self._schedule = RequestSchedule(self.batch_size)
         lookahead = asyncio.Semaphore(max(_LOOKAHEAD_REQUESTS, 2 * self.batch_size))
-        stop = asyncio.Event()
         tasks: list[asyncio.Task[None]] = []
         watch = asyncio.create_task(self._keep_in_touch())
         async with aiohttp.ClientSession(
@@ -112,13 +118,12 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
             max_line_size=get_max_chunk_size(),
         ) as session:
             try:
-                while True:
-                    if token_bucket and not await asyncio.to_thread(token_bucket.acquire, timeout=1):
-                        continue
-                    data = await self.wait_get_data(async_queue, stop)
-                    if data is None:
-                        break
+                for index in range(len(self._requests)):
+                    while token_bucket and not await asyncio.to_thread(token_bucket.acquire, timeout=1):
+                        pass
+                    await self._wait_until_due(index)
                     await lookahead.acquire()
+                    data = {"data_abbr": self._abbr, "index": index}
                     task = asyncio.create_task(self.do_request(data, token_bucket, session))
                     task.add_done_callback(lambda _: lookahead.release())
                     tasks.append(task)
@@ -131,6 +136,16 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
                 self._heartbeat.flush()
+                if self._usage is not None:
+                    self._usage.close()
+
+    async def _wait_until_due(self, index: int) -> None:
+        due = int(self._requests[index]["due_us"])
+        if self._begin is None:
+            self._begin = time.perf_counter() - max(0, due) / 1e6
+        ahead = self._begin + due / 1e6 - time.perf_counter()
+        if due != NOT_DUE and ahead > 0:
+            await asyncio.sleep(ahead)
 
     async def _keep_in_touch(self) -> None:
         """Stop with the launching program, and tell it what a burst of answers left untold."""
@@ -160,14 +175,15 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         if schedule is None:  # AISBench's own warm-up
             await super().do_request(self._for_aisbench(data, observation), token_bucket, session)
             return
-        async with schedule.turn(row, None if predecessor == NO_PREDECESSOR else predecessor):
-            if self._first_sent is None:
-                self._first_sent = time.perf_counter()
+        async with schedule.turn(row, None if predecessor == NO_PREDECESSOR else predecessor) as waits:
+            observation.lane_wait, observation.slot_wait = waits.lane, waits.slot
             await super().do_request(self._for_aisbench(data, observation), token_bucket, session)
         observation.prompt = None
         self._heartbeat.request_finished()
         if observation.sent is not None:  # else the model is not ours and has seen nothing
-            self._write_usage(data["data_abbr"], observation.to_row(time_origin=self._first_sent))
+            due = int(request["due_us"])
+            moment = None if due == NOT_DUE or self._begin is None else self._begin + due / 1e6
+            self._write_usage(data["data_abbr"], observation.to_row(due=moment))
 
     def _for_aisbench(self, data: dict[str, Any], observation: RequestObservation) -> dict[str, Any]:
         """What AISBench's own inferencer wants; our model takes the prompt from the observation."""
@@ -187,8 +203,25 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         if self._usage is None:
             path = Path(self.get_output_dir()) / f"{data_abbr}{USAGE_SUFFIX}"
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._usage = path.open("w", encoding="utf-8", buffering=1)
+            self._usage = path.open("w", encoding="utf-8")
         self._usage.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+class _CountedAtOnce:
+    """In place of a status counter's queue: what would be put into it is counted, so that no thread must listen."""
+
+    def __init__(self, counter: Any) -> None:
+        self._counter = counter
+
+    def put_nowait(self, event: str) -> None:
+        setattr(self._counter, event, getattr(self._counter, event) + 1)
+
+    def get(self, timeout: float) -> None:
+        time.sleep(timeout)
+        raise queue.Empty
+
+    def get_nowait(self) -> None:
+        raise queue.Empty
 
 
 def _unfinished(tasks: list[asyncio.Task[None]]) -> list[asyncio.Task[None]]:

@@ -43,6 +43,8 @@ class ObservedModel(BaseAPIModel):  # type: ignore[misc]
         self.inference_urls = list(inference_urls)
         self.ranks_per_url = ranks_per_url
         self.url = self.inference_urls[0]
+        # AISBench's own kind of dict takes its time to copy, which it is for every request.
+        self.generation_kwargs: dict[str, Any] = dict(self.generation_kwargs)
         self._proxies = {url: proxy_of(url) for url in self.inference_urls}
         self._observation: RequestObservation | None = None
         self._stream_is_done = False
@@ -63,6 +65,7 @@ class ObservedModel(BaseAPIModel):  # type: ignore[misc]
         finally:
             if not output.success:
                 output.error_info = _reason(watched.http_error or output.error_info)
+            observation.time_points = tuple(output.time_points)
             observation.end(success=output.success, error=output.error_info)
         return output
 

@@ -7,9 +7,10 @@ two, because AISBench copies the data between them. Imports nothing of AISBench.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 
@@ -22,7 +23,9 @@ class RequestObservation:
     """One request: what is sent where and for how long, whom to tell, and what the server said.
 
     ``prompt`` is a text, or messages for a chat; ``time_limit`` is in seconds, None for none. ``events`` counts the
-    parts of the answer that brought text.
+    parts of the answer that brought text. Moments are those of :func:`time.perf_counter`, which is one clock for all
+    processes of a machine; ``time_points`` are AISBench's own: when the last attempt was sent, and when each part of
+    its answer came.
     """
 
     sequence_index: int
@@ -40,6 +43,9 @@ class RequestObservation:
     sent: float | None = None
     first_token: float | None = None
     finished: float | None = None
+    time_points: Sequence[float] = ()
+    lane_wait: float = 0.0
+    slot_wait: float = 0.0
     _clock: Callable[[], float] = field(default=time.perf_counter, repr=False)
 
     def begin_attempt(self) -> None:
@@ -76,7 +82,7 @@ class RequestObservation:
         self.error = None if success else error or "unknown error"
         self.on_activity()
 
-    def to_row(self, *, time_origin: float) -> dict[str, Any]:
+    def to_row(self, *, due: float | None) -> dict[str, Any]:
         """A row of the usage file; see :mod:`ais_bench_prefix_cache.aisbench.request_usage`."""
         usage = self.usage or {}
         row: dict[str, Any] = {
@@ -87,9 +93,16 @@ class RequestObservation:
             "completion_tokens": usage.get("completion_tokens"),
         }
         row.update(_cached_tokens(usage))
-        for name in ("sent", "first_token", "finished"):
-            moment = getattr(self, name)
-            row[name] = None if moment is None else round(moment - time_origin, 6)
+        sent, first_token, finished, points = self.sent, self.first_token, self.finished, self.time_points
+        if self.success and len(points) > 1:
+            # AISBench's figures and ours come from the same moments.
+            sent, finished = points[0], points[-1]
+            first_token = None if first_token is None else points[1]
+        for name, moment in (("due", due), ("sent", sent), ("first_token", first_token), ("finished", finished)):
+            row[name] = None if moment is None else round(moment, 6)
+        row["lane_wait"], row["slot_wait"] = round(self.lane_wait, 6), round(self.slot_wait, 6)
+        streamed = self.success and first_token is not None
+        row["itl_ms"] = [round(1000 * (b - a), 3) for a, b in pairwise(points[1:])] if streamed else []
         row["error"] = self.error
         return row
 

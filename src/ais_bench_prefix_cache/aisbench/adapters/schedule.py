@@ -13,8 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How long a request waited, in seconds: for the one before it in its lane, then for a slot."""
+
+    lane: float
+    slot: float
 
 
 class RequestSchedule:
@@ -30,18 +40,20 @@ class RequestSchedule:
         self._passed_on: set[int] = set()
 
     @asynccontextmanager
-    async def turn(self, index: int, predecessor: int | None) -> AsyncIterator[None]:
+    async def turn(self, index: int, predecessor: int | None) -> AsyncIterator[Waits]:
         """Wait until request ``index`` may be sent; on leaving, its lane and its slot are free.
 
         ``predecessor`` is the index of the request before it in its lane, which must go through :meth:`turn`, too.
         """
         self._holding_lane.add(index)
         try:
+            begin = time.perf_counter()
             if predecessor is not None:
                 await self._lane_is_passed_on(predecessor)
+            lane_is_free = time.perf_counter()
             await self._slot(index)
             try:
-                yield
+                yield Waits(lane_is_free - begin, time.perf_counter() - lane_is_free)
             finally:
                 self._release_slot()
         finally:

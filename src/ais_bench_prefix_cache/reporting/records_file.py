@@ -1,0 +1,104 @@
+"""Request records on disk: JSON Lines as a run leaves them, CSV and Parquet for whoever goes on with them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ais_bench_prefix_cache.analysis.request_record import RequestRecord
+from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.errors import ArtifactError
+
+_ITL_SUMMARY = ("itl_mean_ms", "itl_p50_ms", "itl_p99_ms", "itl_max_ms")
+
+
+def read_records(path: Path) -> list[RequestRecord]:
+    """The records that a run left. Raises ArtifactError where they are not there or not what a run writes."""
+    try:
+        with path.open(encoding="utf-8") as lines:
+            rows = [json.loads(line) for line in lines]
+        return [RequestRecord(**{**row, "itl_ms": tuple(row["itl_ms"])}) for row in rows]
+    except FileNotFoundError:
+        raise ArtifactError.of(
+            Code.MISSING_FILE, str(path), "the records of this run are not there", hint="Put its directory back."
+        ) from None
+    except (ValueError, TypeError, KeyError):
+        raise ArtifactError.of(
+            Code.RECORDS_DAMAGED, str(path), "these are not the records of a run", hint="Restore the file."
+        ) from None
+
+
+def write_records(path: Path, records: Sequence[RequestRecord]) -> None:
+    """Write them in the format that the file's ending names: ``.jsonl``, ``.csv`` or ``.parquet``.
+
+    CSV and Parquet have a summary of the times between tokens; JSON Lines have them all. Raises ArtifactError for
+    another ending, or where Parquet's library is not installed.
+    """
+    writer = _WRITERS.get(path.suffix.lower())
+    if writer is None:
+        raise ArtifactError.of(
+            Code.RECORDS_FORMAT,
+            str(path),
+            f"records cannot be written as {path.suffix or 'a file without ending'}",
+            allowed=", ".join(_WRITERS),
+        )
+    writer(path, records)
+
+
+def _write_json_lines(path: Path, records: Iterable[RequestRecord]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for record in records:
+            file.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
+
+
+def _write_csv(path: Path, records: Iterable[RequestRecord]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, _flat_names())
+        writer.writeheader()
+        writer.writerows(map(_flat, records))
+
+
+def _write_parquet(path: Path, records: Sequence[RequestRecord]) -> None:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise ArtifactError.of(
+            Code.REPORT_NEEDS,
+            str(path),
+            "Parquet needs pyarrow, which is not installed",
+            hint="pip install 'ais-bench-prefix-cache[multimodal]', or write .csv or .jsonl",
+        ) from None
+    rows = [_flat(record) for record in records]
+    pq.write_table(pa.table({name: [row[name] for row in rows] for name in _flat_names()}), path)
+
+
+def _flat_names() -> list[str]:
+    names: list[str] = []
+    for field in fields(RequestRecord):
+        names.extend(_ITL_SUMMARY if field.name == "itl_ms" else (field.name,))
+    return names
+
+
+def _flat(record: RequestRecord) -> dict[str, Any]:
+    row = asdict(record)
+    times = row.pop("itl_ms")
+    summary: list[float | None] = [None] * len(_ITL_SUMMARY)
+    if times:
+        array = np.asarray(times)
+        summary = [array.mean(), *np.percentile(array, [50, 99]), array.max()]
+    figures = (None if value is None else round(float(value), 4) for value in summary)
+    return row | dict(zip(_ITL_SUMMARY, figures, strict=True))
+
+
+_WRITERS: Mapping[str, Callable[[Path, Sequence[RequestRecord]], None]] = {
+    ".jsonl": _write_json_lines,
+    ".csv": _write_csv,
+    ".parquet": _write_parquet,
+}

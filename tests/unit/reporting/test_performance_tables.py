@@ -1,0 +1,32 @@
+"""The tables that `run` ends with fit into 80 columns."""
+
+from __future__ import annotations
+
+from tests.unit.reporting.test_report_page import records
+
+from ais_bench_prefix_cache.analysis.performance import performance_section
+from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables, shown
+
+
+def test_what_was_measured_and_asked_for_is_shown_within_80_columns():
+    section = performance_section(records(), batch_size=8, request_rate=10.0, slo={"ttft_ms": 30.0, "e2el_ms": 1e5})
+    section["latency"]["itl_ms"] = dict.fromkeys(section["latency"]["itl_ms"], 123456.0) | {"count": 10_000_000}
+    text = render_performance_tables(section)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "│ TTFT        │ 35.0   │ 35.0   │ 50.0   │ 50.0   │ 50.0   │ 50.0   │" in text
+    assert "50.00% of requests" in text
+    assert "TTFT ≤ 30 ms, E2EL ≤ 100000 ms" in text
+    assert "10/s, sent 10.0/s" in text
+
+
+def test_a_run_without_streaming_has_no_row_for_what_it_lacks():
+    section = performance_section(records(), batch_size=8)
+    section["latency"] = {"e2el_ms": section["latency"]["e2el_ms"]}
+    text = render_performance_tables(section)
+    assert "TTFT" not in text and "E2EL" in text and "Rate asked" not in text
+
+
+def test_figures_keep_three_digits():
+    assert [shown(value) for value in (0.1234, 9.876, 12.34, 999.9, 1234.5)] == [
+        "0.12", "9.88", "12.3", "999.9", "1234"
+    ]  # fmt: skip
