@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.doubles.token_replay import replay_prompts
 
-from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest, predict_hits
+from ais_bench_prefix_cache.analysis.cache_prediction import predict_hits
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
+from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest
 
 BLOCK = 4
 requests = st.lists(
@@ -51,7 +52,10 @@ def test_prediction_equals_a_replay_of_tokens(
         block_size=BLOCK,
         capacity_tokens=(usable + 1) * BLOCK,
         dp_size=2,
-        warmup=[WarmupRequest(f"group-{group}", rank, shared + BLOCK, shared) for group, rank, shared in plan],
+        warmup=[
+            PlannedRequest(f"group-{group}", rank, shared + BLOCK, shared, counted=False)
+            for group, rank, shared in plan
+        ],
     )
 
     def replayed(blocks: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from ais_bench_prefix_cache.analysis.cache_prediction import WarmupRequest, predict_hits
+from ais_bench_prefix_cache.analysis.cache_prediction import predict_hits
 from ais_bench_prefix_cache.analysis.comparison import compare
 from ais_bench_prefix_cache.analysis.diagnosis import traffic
 from ais_bench_prefix_cache.analysis.diagnosis.diagnose import diagnose
@@ -16,6 +16,7 @@ from ais_bench_prefix_cache.analysis.request_comparison import RequestComparison
 from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY, CachePrediction, RunFacts
 from ais_bench_prefix_cache.counters.difference import CounterDelta, difference
 from ais_bench_prefix_cache.counters.ranks import MetricsSnapshot, read_snapshot
+from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem, SnapshotError
 from ais_bench_prefix_cache.foundation.names import verdict
@@ -264,7 +265,9 @@ def _prediction(
     if capacity is None or any(config.block_size != planned.block_size for config in configs):
         return None
     warmup = [
-        WarmupRequest(entry["group_id"], entry["dp_rank"], entry["input_tokens"], entry["shared_prefix_tokens"])
+        PlannedRequest(
+            entry["group_id"], entry["dp_rank"], entry["input_tokens"], entry["shared_prefix_tokens"], counted=False
+        )
         for entry in manifest.get("warmup", {}).get("plan", ())
     ]
     return predict_hits(

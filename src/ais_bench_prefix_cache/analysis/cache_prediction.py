@@ -6,7 +6,6 @@ Requests are replayed one after another, so with many in flight at once the real
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.analysis.run_facts import CachePrediction
@@ -18,25 +17,17 @@ MOST_BLOCKS = 5_000_000
 """A data set of more blocks is not replayed: it would take longer than it tells."""
 
 
-@dataclass(frozen=True)
-class WarmupRequest:
-    """One entry of the manifest's warm-up plan."""
-
-    group_id: str
-    dp_rank: int
-    input_tokens: int
-    shared_prefix_tokens: int
-
-
 def predict_hits(
     columns: RequestColumns,
     *,
     block_size: int,
     capacity_tokens: int,
     dp_size: int,
-    warmup: Sequence[WarmupRequest] = (),
+    warmup: Sequence[PlannedRequest] = (),
 ) -> CachePrediction | None:
     """The hits of the formal requests on caches of ``capacity_tokens`` for each rank, one block of which is never used.
+
+    ``warmup`` is sent before them.
 
     None where nothing can be said: the ranks of requests are not planned (warm-up mode on several ranks), the columns
     lack lengths, a request does not fit, the data set is too large to replay; or where everything fits, so that nothing
@@ -45,7 +36,7 @@ def predict_hits(
     usable = capacity_tokens // block_size - 1
     if len(columns.shared_prefix_tokens) != len(columns) or (dp_size > 1 and NO_RANK in columns.dp_ranks):
         return None
-    requests = list(_requests(columns, warmup))
+    requests = [*warmup, *_requests(columns)]
     blocks = [0] * dp_size
     for request in requests:
         size = -(-request.tokens // block_size)
@@ -61,11 +52,7 @@ def predict_hits(
     return CachePrediction(capacity_tokens, sum(totals.hits for totals in replay.totals), sum(replay.evictions))
 
 
-def _requests(columns: RequestColumns, warmup: Sequence[WarmupRequest]) -> Iterator[PlannedRequest]:
-    for entry in warmup:
-        yield PlannedRequest(
-            entry.group_id, entry.dp_rank, entry.input_tokens, entry.shared_prefix_tokens, counted=False
-        )
+def _requests(columns: RequestColumns) -> Iterator[PlannedRequest]:
     for index in range(len(columns)):
         yield PlannedRequest(
             columns.group_ids[index],

@@ -74,3 +74,11 @@ def positive_number(text: str) -> float:
     if number > LARGEST:
         raise argparse.ArgumentTypeError(f"{shortened(text)} is too large: at most {LARGEST:,}")
     return number
+
+
+def key_and_value(text: str) -> tuple[str, str]:
+    """``KEY=VALUE``; the value may hold further equals signs."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is not KEY=VALUE")
+    return key.strip(), value

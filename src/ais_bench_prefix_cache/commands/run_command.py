@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ais_bench_prefix_cache.commands.argument_types import key_and_value
 from ais_bench_prefix_cache.commands.choosing import add_settings
 from ais_bench_prefix_cache.commands.console import note, progress_bar, run_log, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
@@ -37,6 +38,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``run``."""
     parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="Scenario file")
     add_settings(parser)
+    parser.add_argument(
+        "--label",
+        action="append",
+        type=key_and_value,
+        default=[],
+        dest="labels",
+        metavar="KEY=VALUE",
+        help="a note that is kept with the run and listed by `runs`; may be given several times",
+    )
     parser.add_argument(
         "--config",
         type=Path,
@@ -84,6 +94,7 @@ def execute(arguments: argparse.Namespace) -> int:
                 bar=progress_bar,
                 load=load_quietly,
                 template_path=template,
+                labels=dict(arguments.labels),
             )
         except (PrefixCacheError, OSError) as error:
             if isinstance(error, BrokenPipeError):
