@@ -1,7 +1,8 @@
 """``prepare`` as a whole command, process start to finished files, against one plain encode pass over its prompts.
 
 Warm-up of 60 %, ten groups, 4,096 tokens a prompt; ``--verify proof`` and ``full``. The pass is that of
-``plain_pass.py``, which leaves out its own start-up and reading; ours is counted.
+``plain_pass.py``, which leaves out its own start-up and reading; ours is counted. Then 50,000 prompts by one and by two
+workers.
 """
 
 from __future__ import annotations
@@ -30,14 +31,19 @@ from tests.benchmarks.measuring import (
 
 PLAIN_PASS = Path(__file__).with_name("plain_pass.py")
 TOKENS = 4096
-FULL_BAR, PROOF_BAR, SMALL_BAR, MEMORY_RATIO_BAR, MEMORY_BAR = 1.3, 0.5, 1.0, 1.3, 700
+FULL_BAR, PROOF_BAR, SMALL_BAR, MEMORY_RATIO_BAR, MEMORY_BAR = 1.3, 0.1, 0.4, 1.3, 700
+TIME_BAR = 0.1
+"""Seconds for a million tokens, start-up included, on a quiet machine."""
+WORKERS_BAR = 0.67
+"""Two workers beside one; each has a core of its own only where there are more than two."""
+MANY = 50_000
 
 
-def prepare(scenario: Path, directory: Path, name: str, verify: str) -> Run:
+def prepare(scenario: Path, directory: Path, name: str, *options: str) -> Run:
     """One ``prepare`` into an empty place."""
     for old in directory.glob(f"{name}_*"):
         shutil.rmtree(old)
-    return run([*PROGRAM, "prepare", "--mode", "text", "--scenario", scenario, "--verify", verify])
+    return run([*PROGRAM, "prepare", "--mode", "text", "--scenario", scenario, *options])
 
 
 def plain_pass(data: Data, directory: Path, name: str) -> Run:
@@ -59,8 +65,8 @@ def main() -> None:
             name = f"warmup-{prompts}"
             scenario = write_scenario(directory, name, arguments.data, **warmup_sections(prompts, tokens=TOKENS))
             proof, full, plain = in_turns(
-                partial(prepare, scenario, directory, name, "proof"),
-                partial(prepare, scenario, directory, name, "full"),
+                partial(prepare, scenario, directory, name),
+                partial(prepare, scenario, directory, name, "--verify", "full"),
                 partial(plain_pass, arguments.data, directory, name),
                 times=arguments.times,
             )
@@ -79,6 +85,24 @@ def main() -> None:
             asked = verdict(ratio(full, plain, "wall"), FULL_BAR) if large else f"{ratio(full, plain, 'wall'):.3g} | |"
             bars.append(f"| full / plain pass, {prompts:,} prompts, wall | {asked} |")
             bars.append(f"| the same, processor | {ratio(full, plain, 'cpu'):.3g} | | |")
+            if large:
+                per_token = 1e6 * seconds(proof, "wall") / (prompts * TOKENS)
+                bars.append(f"| prepare, 10,000 prompts, seconds a million tokens | {verdict(per_token, TIME_BAR)} |")
+        name = f"warmup-{MANY}"
+        scenario = write_scenario(directory, name, arguments.data, **warmup_sections(MANY, tokens=TOKENS))
+        one, two = in_turns(
+            partial(prepare, scenario, directory, name),
+            partial(prepare, scenario, directory, name, "--workers", "2"),
+            times=min(arguments.times, 2),
+        )
+        for label, runs in (("prepare", one), ("prepare --workers 2", two)):
+            wall = seconds(runs, "wall")
+            print(
+                f"| {MANY:,} | {label} | {wall:.2f} s | {seconds(runs, 'cpu'):.2f} s "
+                f"| {max(each.peak_mb for each in runs):.0f} MB | {MANY * TOKENS / wall / 1e6:.1f} million |",
+                flush=True,
+            )
+        bars.append(f"| two workers / one, {MANY:,} prompts, wall | {verdict(ratio(two, one, 'wall'), WORKERS_BAR)} |")
     bars.append(f"| peak memory, 10,000 / 1,000 prompts | {verdict(peaks[10_000] / peaks[1_000], MEMORY_RATIO_BAR)} |")
     bars.append(f"| peak memory, 10,000 prompts | {verdict(peaks[10_000], MEMORY_BAR, unit=' MB')} |")
     print_bars(bars)

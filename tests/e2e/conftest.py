@@ -252,7 +252,7 @@ def prepare_rows(tmp_path: Any, deepseek_tokenizer_dir: Any) -> Callable[..., An
             "run_id": run.run_id,
             "effective_config": {
                 "tokenizer": {"path": str(deepseek_tokenizer_dir), "revision": None, "trust_remote_code": False},
-                "service": {"inference_url": url, "model": "tiny"},
+                "service": {"inference_url": url, "model": "tiny", "dp_size": 1},
                 "aisbench": {
                     "dataset": {
                         "abbr": None,

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
-
-Item = TypeVar("Item")
+from typing import Any
 
 LOGGER_NAME = "ais_bench_prefix_cache"
 
@@ -30,14 +28,6 @@ def note(text: str) -> None:
 def warn(warning: Mapping[str, Any]) -> None:
     """Show one warning object of an analysis; ``message`` is its sentence, ``code`` its name."""
     note(f"warning [{warning['code']}] {warning['message']}")
-
-
-def progress(items: Iterable[Item], *, total: int, label: str) -> Iterator[Item]:
-    """Pass ``items`` through under a :func:`progress_bar`."""
-    with progress_bar(label, total) as show:
-        for done, item in enumerate(items, 1):
-            yield item
-            show(done)
 
 
 @contextmanager

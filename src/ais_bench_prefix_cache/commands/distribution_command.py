@@ -124,7 +124,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _generate(arguments: argparse.Namespace, inputs: InputLengths, outputs: OutputLengths) -> int:
-    from ais_bench_prefix_cache.commands.console import note, print_json, progress
+    from ais_bench_prefix_cache.commands.console import note, print_json, progress_bar
     from ais_bench_prefix_cache.datasets.copies.copied_prompts import CopiedPrompts
     from ais_bench_prefix_cache.datasets.copies.copy_paths import claim_names
     from ais_bench_prefix_cache.datasets.copies.kind import KIND, copy_content, copy_origin
@@ -155,14 +155,10 @@ def _generate(arguments: argparse.Namespace, inputs: InputLengths, outputs: Outp
     paths = claim_names(arguments.output)
     effective = _effective_config(arguments, inputs, outputs, config)
     try:
-        manifest, _ = write_data_set(
-            KIND,
-            paths,
-            copy_content(prompts, max_tokens, effective, paths.origins),
-            copy_origin(effective, corpus.sha256, tokenizer.identity()),
-            replace=False,
-            progress=lambda rows: progress(rows, total=len(prompts), label="Generate prompts"),
-        )
+        content = copy_content(prompts, max_tokens, effective, paths.origins)
+        origin = copy_origin(effective, corpus.sha256, tokenizer.identity())
+        with progress_bar("Generate prompts", len(prompts)) as show:
+            manifest, _ = write_data_set(KIND, paths, content, origin, replace=False, show=show)
     finally:
         paths.requests.with_name(f".{paths.requests.name}{PARTIAL_SUFFIX}").unlink(missing_ok=True)
     cache = manifest["prefix_cache"]

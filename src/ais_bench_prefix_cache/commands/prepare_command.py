@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.commands.argument_types import positive_integer
 from ais_bench_prefix_cache.commands.choosing import add_settings
-from ais_bench_prefix_cache.commands.console import note, print_json, progress, run_log, warn
-from ais_bench_prefix_cache.commands.quiet_start import load_quietly
+from ais_bench_prefix_cache.commands.console import note, print_json, progress_bar, run_log, warn
+from ais_bench_prefix_cache.commands.quiet_start import load_quietly, stdout_to_stderr
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.kinds import PREPARED_KINDS
 from ais_bench_prefix_cache.foundation.errors import EXIT_OK, PrefixCacheError, Problem, ScenarioError
@@ -54,6 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "both give the same files (--mode mm always encodes whole texts)",
     )
     parser.add_argument(
+        "--workers",
+        type=positive_integer,
+        default=1,
+        metavar="N",
+        help="with --mode text: how many processes make the prompts (default 1); the files are the same. Tokenizers "
+        "whose words are not proven to be encoded one by one stay on one",
+    )
+    parser.add_argument(
         "--trace",
         type=Path,
         metavar="FILE",
@@ -73,6 +81,7 @@ def execute(arguments: argparse.Namespace) -> int:
         settings=arguments.settings,
         overwrite=arguments.overwrite,
         check_whole=arguments.verify == "full",
+        workers=arguments.workers,
         trace=arguments.trace,
         trace_block_size=arguments.trace_block_size,
     )
@@ -87,13 +96,15 @@ def prepare(
     settings: Sequence[str] = (),
     overwrite: bool = False,
     check_whole: bool = False,
+    workers: int = 1,
     trace: Path | None = None,
     trace_block_size: int | None = None,
 ) -> dict[str, Any]:
     """Make the data set of the Scenario at ``path``; returns what the command prints: its files and figures.
 
     Without ``mode`` the Scenario tells. ``settings`` replace fields of the Scenario; ``overwrite`` remakes the newest
-    data set in place; ``check_whole`` encodes every prompt whole.
+    data set in place; ``check_whole`` encodes every prompt whole; ``workers`` processes make the prompts
+    where they are proven.
 
     Raises:
         ScenarioError, GenerationError, ArtifactError: with everything that is wrong, before anything is written.
@@ -112,8 +123,15 @@ def prepare(
         loaded.append(_load_sources(scenario, *further))
         return loaded[-1]
 
-    content = kind.prepare(Preparation(scenario, load, check_whole, trace, trace_block_size))
+    preparation = Preparation(scenario, load, check_whole, workers, trace, trace_block_size)
+    with stdout_to_stderr():  # A tokenizer that is sent to workers may print.
+        content = kind.prepare(preparation)
     (sources,) = loaded
+    if workers > 1 and not (kind.name == "text" and sources.tokenizer.join_proof.proven):
+        reason = "only text data sets are made by several"
+        if kind.name == "text":
+            reason = f"nothing proves that words are encoded one by one: {sources.tokenizer.join_proof.reason}"
+        note(f"note: one process makes this data set: {reason}")
     replace = overwrite or scenario.run.overwrite
     # What is refused before the first prompt has been: only now does a directory come into being.
     with _directory(scenario, kind.name, replace=replace) as paths, run_log(paths.log("prepare")) as log:
@@ -122,14 +140,10 @@ def prepare(
         log.info("tokenizer %s", sources.tokenizer.identity())
         for text in content.notes:
             log.info("%s", text)
-        manifest, analysis = write_data_set(
-            kind,
-            paths,
-            content,
-            scenario_origin(scenario, paths, sources.corpus.sha256, sources.tokenizer.identity(), kind.tokenizer_keys),
-            replace=replace,
-            progress=lambda rows: progress(rows, total=content.count, label="Generate prompts"),
-        )
+        identity = sources.tokenizer.identity()
+        origin = scenario_origin(scenario, paths, sources.corpus.sha256, identity, kind.tokenizer_keys)
+        with progress_bar("Generate prompts", content.count) as show:
+            manifest, analysis = write_data_set(kind, paths, content, origin, replace=replace, show=show)
         for warning in analysis["warnings"]:
             log.warning("%s %s", warning["code"], warning["message"])
             warn(warning)

@@ -51,8 +51,7 @@ def quiet_start(*, hide_torch: bool) -> Iterator[None]:
         os.environ.setdefault(name, value)
     with (
         warnings.catch_warnings(),
-        contextlib.redirect_stdout(sys.stderr),
-        _descriptor_1_to_stderr(),
+        stdout_to_stderr(),
         _collection_paused(),
         _torch_hidden() if hide_torch else contextlib.nullcontext(),
     ):
@@ -62,20 +61,24 @@ def quiet_start(*, hide_torch: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _descriptor_1_to_stderr() -> Iterator[None]:
-    """Compiled code (``tokenizers`` on gaps in a vocabulary) prints past ``sys.stdout``."""
-    try:
-        stdout = os.dup(1)
-    except OSError:  # It is closed, and nothing can reach it.
-        yield
-        return
-    try:
-        with contextlib.suppress(OSError):
-            os.dup2(2, 1)
-        yield
-    finally:
-        os.dup2(stdout, 1)
-        os.close(stdout)
+def stdout_to_stderr() -> Iterator[None]:
+    """What is printed in the block goes to stderr.
+
+    Compiled code (``tokenizers`` on gaps in a vocabulary) prints past ``sys.stdout``: hence the descriptor.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            stdout = os.dup(1)
+        except OSError:  # It is closed, and nothing can reach it.
+            yield
+            return
+        try:
+            with contextlib.suppress(OSError):
+                os.dup2(2, 1)
+            yield
+        finally:
+            os.dup2(stdout, 1)
+            os.close(stdout)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MAX_FILLERS_PER_COUNT = 512
 TOKENS_READ_AHEAD = 4096
 
+Position = tuple[int, int, int]
+"""A place in a stream of rows: the first cycle that is held, a row in it, a word in the row."""
+
 
 class Unfillable(Exception):
     """No text of exactly this many tokens can be made."""
@@ -194,6 +197,7 @@ class RowReader:
     def _next_cycle(self) -> None:
         """Several passes at once where one has few tokens, so that a text of thousands takes a few steps."""
         tokens = self._rows.tokens
+        self._first_cycle = self._cycle_number + 1
         order: list[int] = []
         total = 0
         while total < TOKENS_READ_AHEAD:
@@ -242,10 +246,38 @@ class RowReader:
         if self._position == len(self._order):
             self._next_cycle()
 
+    @property
+    def position(self) -> Position:
+        """Where the reader stands, for :meth:`go_to`."""
+        return self._first_cycle, self._position, self._word
+
+    def go_to(self, position: Position) -> None:
+        """Stand where a reader of the same rows and cycles stood."""
+        first_cycle, self._position, self._word = position
+        if first_cycle != self._first_cycle:
+            self._cycle_number = first_cycle - 1
+            self._next_cycle()
+            self._position = position[1]
+
     def take(self, tokens: int, choice: int) -> Text:
         """The next text of exactly ``tokens`` tokens; ``choice`` picks fillers. Raises :class:`Unfillable`."""
+        spans, left = self._walk(tokens)
+        text = Text(spans)
+        if left:
+            self._fill(text, left, choice)
+        return text
+
+    def skip(self, tokens: int) -> None:
+        """Go on as :meth:`take` does."""
+        self._walk(tokens)
+
+    def _walk(self, tokens: int) -> tuple[list[tuple[int, int, int]], int]:
+        """Go past the next text of ``tokens`` tokens: its words in the rows, and the tokens that fillers have to add.
+
+        The word that does not fit is passed, too.
+        """
         rows = self._rows
-        text = Text()
+        spans: list[tuple[int, int, int]] = []
         left = tokens
         while left:
             slot = self._order[self._position]
@@ -255,7 +287,7 @@ class RowReader:
                 if end > self._position:
                     for position in range(self._position, end):
                         whole = self._order[position]
-                        text.spans.append((whole, rows.start[whole], rows.start[whole + 1]))
+                        spans.append((whole, rows.start[whole], rows.start[whole + 1]))
                     left -= self._sum[end] - self._sum[self._position]
                     self._position = end
                     if end == len(self._order):
@@ -264,20 +296,19 @@ class RowReader:
             stop = rows.start[slot + 1]
             last = bisect_right(rows.token_sum, rows.token_sum[first] + left, first, stop + 1) - 1
             if last > first:
-                text.spans.append((slot, first, last))
+                spans.append((slot, first, last))
                 left -= rows.token_sum[last] - rows.token_sum[first]
             if last == stop:
                 self._advance_row()
                 continue
-            # The next word does not fit: exchange it for fillers (it is skipped), unless nothing is missing.
+            # The next word does not fit: fillers take its place, unless nothing is missing.
             self._word = last - rows.start[slot]
             if left:
                 self._word += 1
                 if self._word == stop - rows.start[slot]:
                     self._advance_row()
-                self._fill(text, left, choice)
-            left = 0
-        return text
+            break
+        return spans, left
 
     def _fill(self, text: Text, left: int, choice: int) -> None:
         """Add fillers of ``left`` tokens; where no such words exist, exchange words before them too."""

@@ -62,6 +62,19 @@ class PromptTokenizer:
         self.backend: Any | None = _trusted_backend(tokenizer)
         self.prefix_ids, self.suffix_ids = self._added_special_ids()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: what the Rust backend gives, without the tokenizer that it stands for."""
+        assert self.backend is not None, "a tokenizer in Python stays where it is"
+        state = {name: value for name, value in vars(self).items() if name != "_tokenizer"}
+        return state | {"join_proof": self.join_proof, "splits_special_tokens": self.backend.encode_special_tokens}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Its backend forgets on the way how it treats special tokens in a text."""
+        splits = state.pop("splits_special_tokens")
+        vars(self).update(state)
+        assert self.backend is not None
+        self.backend.encode_special_tokens = splits
+
     @cached_property
     def join_proof(self) -> JoinProof:
         """Whether words joined by single spaces provably encode independently."""

@@ -70,6 +70,10 @@ class PrefixCacheError(Exception):
             raise ValueError("an error needs at least one problem")
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
+    def __reduce__(self) -> tuple[type[Self], tuple[tuple[Problem, ...]]]:
+        """So that it arrives whole from another process."""
+        return type(self), (self.problems,)
+
     @classmethod
     def of(cls, code: Code, where: str, message: str, *, allowed: str | None = None, hint: str | None = None) -> Self:
         """An error with a single problem."""

@@ -33,7 +33,7 @@ def render_report_page(
     """
     performance = analysis.get(PERFORMANCE_KEY)
     latency = performance["latency"] if performance else {}
-    columns = [column for column in next(iter(latency.values()), {}) if column != "count"]
+    statistics = [name for name in next(iter(latency.values()), {}) if name != "count"]
     run = run_section(analysis, config)
     page: str = _template("run.html.j2").render(
         css=_file("page.css"),
@@ -43,10 +43,11 @@ def render_report_page(
         findings=[*analysis.get("findings", ()), *analysis.get("warnings", ())],
         prefix_cache=summary_rows(analysis),
         performance=performance,
-        latency_columns=["", *columns, "requests"],
+        latency_caption="; ".join(f"{LATENCY_NAMES[name]}: {LATENCY_MEANINGS[name]}" for name in latency),
+        latency_columns=["ms", *(LATENCY_NAMES[name] for name in latency)],
         latency=[
-            [f"{LATENCY_NAMES[name]}, {LATENCY_MEANINGS[name]}", *(shown(row[each]) for each in columns), row["count"]]
-            for name, row in latency.items()
+            *([name, *(shown(row[name]) for row in latency.values())] for name in statistics),
+            ["N", *(row["count"] for row in latency.values())],
         ],
         whole_run=whole_run_rows(performance) if performance else [],
         charts=charts_of_run(records, series) if records else [],

@@ -118,7 +118,7 @@ def test_the_page_stands_alone_and_is_well_formed():
         "<script>alert(1)</script>",
         "set it to 32 & go on",
         "59.38%",
-        "TTFT, time to first token",
+        "TTFT: time to first token",
         "Goodput",
         "50.00% of requests",
         "Time to first token against uncached tokens",

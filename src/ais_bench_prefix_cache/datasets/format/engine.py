@@ -32,7 +32,7 @@ from ais_bench_prefix_cache.datasets.format.file_records import file_records
 from ais_bench_prefix_cache.datasets.format.kind import Content, DataSetKind, Ledger
 from ais_bench_prefix_cache.datasets.format.manifest import artifacts_section
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
-from ais_bench_prefix_cache.datasets.format.rows import Free, Row, render_row
+from ais_bench_prefix_cache.datasets.format.rows import Free, LineBatch, Row, render_row
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.writing import FileSet
 from ais_bench_prefix_cache.foundation.codes import Code
@@ -82,12 +82,12 @@ def write_data_set(
     origin: Mapping[str, Any],
     *,
     replace: bool,
-    progress: Callable[[Iterable[Row]], Iterator[Row]] = iter,
+    show: Callable[[int], None] = lambda _rows: None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Write rows, analysis and, last, the manifest, all or none; returns manifest and analysis.
 
     ``origin`` holds the manifest's keys that say who made it from what. Rows are streamed, so memory does not grow with
-    the data; ``progress`` passes them through. ``replace`` allows the data files to exist already (an inspected
+    the data; ``show`` hears how many are written. ``replace`` allows the data files to exist already (an inspected
     manifest is always upgraded).
     """
     ledger = content.ledger
@@ -98,11 +98,12 @@ def write_data_set(
         row_files = kind.row_files(paths, known)
         assert row_files is not None, "the configuration has been checked"
         growing = {key: files.open(path) for key, path in row_files.items()}
-        for index, each in enumerate(progress(content.rows)):
-            row = each.as_json()
-            for file, line in zip(growing.values(), (row, *ledger.companions(index, row)), strict=True):
-                file.write(render_row(line))
-            ledger.add(index, row, f"row {index}", findings)
+        written = 0
+        for batch in content.batches or _batches(content.rows, ledger, findings):
+            for file, lines in zip(growing.values(), batch.lines, strict=True):
+                file.write(lines)
+            written += batch.rows
+            show(written)
         findings.raise_if_any()
         records = {key: file.finish() for key, file in growing.items()}
         analysis = ledger.analysis(paths.run_id, None)
@@ -115,6 +116,14 @@ def write_data_set(
         files.write_document(paths.manifest, manifest, replace=True)
         files.commit()
     return manifest, analysis or {}
+
+
+def _batches(rows: Iterable[Row], ledger: Ledger, findings: Findings) -> Iterator[LineBatch]:
+    """The lines of rows one by one; the ledger takes each in."""
+    for index, each in enumerate(rows):
+        row = each.as_json()
+        yield LineBatch(1, tuple([render_row(line) for line in (row, *ledger.companions(index, row))]))
+        ledger.add(index, row, f"row {index}", findings)
 
 
 def verify_files(kind: DataSetKind, manifest_path: Path, manifest: dict[str, Any], content: bytes) -> VerifiedDataSet:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ais_bench_prefix_cache.datasets.format.manifest import SCHEMA_VERSION, TOKENIZER_KEYS
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
-from ais_bench_prefix_cache.datasets.format.rows import Row
+from ais_bench_prefix_cache.datasets.format.rows import LineBatch, Row
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.findings import Findings
@@ -73,11 +73,13 @@ class Preparation:
 
     ``load`` loads corpus and tokenizer of the Scenario and calls what it is given, and raises the problems of all
     of them at once. ``check_whole`` asks for every prompt to be encoded whole, whatever has been proven.
+    ``workers`` is how many processes may make the rows.
     """
 
     scenario: Scenario
     load: Callable[..., Sources]
     check_whole: bool = False
+    workers: int = 1
     trace: Path | None = None
     trace_block_size: int | None = None
 
@@ -91,6 +93,8 @@ class Content:
     ledger: Ledger
     notes: tuple[str, ...] = ()
     """What the log says of its making."""
+    batches: Iterable[LineBatch] | None = None
+    """The lines of the same rows, where making them needs no rows one by one."""
 
 
 class DeepCheck(ABC):

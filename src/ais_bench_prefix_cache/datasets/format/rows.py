@@ -19,6 +19,7 @@ from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 ANSWER = "none"
 _TEXTS = json.JSONEncoder(ensure_ascii=False)
+_EMPTY_QUESTION = b'"question": ""'
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,24 @@ def request_row(full_row: Mapping[str, Any], output_key: str | None) -> dict[str
 def render_row(row: Mapping[str, Any]) -> bytes:
     """The line of one row."""
     return _without_line_ends(json.dumps(row, ensure_ascii=False, allow_nan=False)).encode() + b"\n"
+
+
+@dataclass(frozen=True)
+class LineBatch:
+    """Lines of ``rows`` rows that stand together in each file of a data set; one entry a file, in the files' order."""
+
+    rows: int
+    lines: tuple[bytes, ...]
+
+
+def line_with_text(row: Mapping[str, Any], escaped: bytes) -> tuple[bytes, bytes, bytes]:
+    """The line of a row whose ``question`` is empty with a text in that place, in three pieces.
+
+    ``escaped`` is what :func:`text_in_row` makes of the text.
+    """
+    line = render_row(row)
+    place = line.index(_EMPTY_QUESTION) + len(_EMPTY_QUESTION) - 1
+    return line[:place], escaped, line[place:]
 
 
 def text_in_row(text: str) -> str:

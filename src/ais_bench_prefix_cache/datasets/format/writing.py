@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple
@@ -91,7 +92,7 @@ class FileSet:
 
 
 class GrowingFile:
-    """A file under its temporary name. Counts and hashes what is written."""
+    """A file under its temporary name. Counts and hashes what is written, beside whoever makes it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -100,6 +101,11 @@ class GrowingFile:
         self._bytes = 0
         self._rows = 0
         self._record: FileRecord | None = None
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        # Writing and hashing let the interpreter go on.
+        self._beside = ThreadPoolExecutor(1)
+        self._appending: Future[None] | None = None
         try:
             # A temporary file that a killed command left behind is nobody's any more: see `claimed`.
             self._stream: BinaryIO = self.partial.open("wb", buffering=BUFFER_BYTES)
@@ -107,18 +113,41 @@ class GrowingFile:
             raise _write_error(error, path) from None
 
     def write(self, content: bytes) -> None:
-        """Append ``content``; a row is what ends with a newline."""
-        try:
-            self._stream.write(content)
-        except OSError as error:
-            raise _write_error(error, self.path) from None
+        """Append ``content``; a row is what ends with a newline. A failure may show later, at the latest at the end.
+
+        Raises:
+            ArtifactError: what was written before did not get onto the disk.
+        """
+        self._held.append(content)
+        self._held_bytes += len(content)
+        if self._held_bytes >= BUFFER_BYTES:
+            self._append_held()
+
+    def _append_held(self) -> None:
+        self._wait()
+        content = b"".join(self._held)
+        self._held, self._held_bytes = [], 0
+        self._appending = self._beside.submit(self._append, content)
+
+    def _append(self, content: bytes) -> None:
+        self._stream.write(content)
         self._digest.update(content)
         self._bytes += len(content)
         self._rows += content.count(b"\n")
 
+    def _wait(self) -> None:
+        if self._appending is not None:
+            try:
+                self._appending.result()
+            except OSError as error:
+                raise _write_error(error, self.path) from None
+
     def finish(self) -> FileRecord:
         """Flush to the disk. Nothing can be written afterwards."""
         if self._record is None:
+            self._append_held()
+            self._wait()
+            self._beside.shutdown()
             try:
                 self._stream.flush()
                 os.fsync(self._stream.fileno())
@@ -134,6 +163,7 @@ class GrowingFile:
 
     def discard(self) -> None:
         """Remove the temporary file, if it is still there."""
+        self._beside.shutdown()
         with contextlib.suppress(OSError):
             self._stream.close()
         with contextlib.suppress(OSError):

@@ -6,26 +6,22 @@ prompt costs a few slices. Where it does not, prompts are built the same way, en
 exact, or the data set is refused. ``docs/exact-prompts.md`` has the argument.
 
 The way of a prompt: :mod:`.row_streams` says which rows it reads, :mod:`.seeds` chooses the codes that make prompts
-different, :mod:`.canonical` writes what groups share, :mod:`.drafts` puts prompts together, :mod:`.exactness` checks.
+different, :mod:`.canonical` writes what groups share, :mod:`.drafts` puts prompts together, :mod:`.exactness` checks
+them, and :mod:`.draft_ranges` does both for any range of requests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from ais_bench_prefix_cache.datasets.text.canonical import empty_prefix, forbid_canonical_blocks, write_canonicals
-from ais_bench_prefix_cache.datasets.text.drafts import Draft, DraftWriter, Request
-from ais_bench_prefix_cache.datasets.text.exactness import WholePrompts, check_seeds
-from ais_bench_prefix_cache.datasets.text.prompt_set import BuiltPrompt, PromptSet, WarmupPrompt
-from ais_bench_prefix_cache.datasets.text.request_seeds import request_random_seed
+from ais_bench_prefix_cache.datasets.text.draft_ranges import DraftRanges, PlanRange
+from ais_bench_prefix_cache.datasets.text.drafts import Draft, Request
+from ais_bench_prefix_cache.datasets.text.prompt_set import BuiltPrompt, WarmupPrompt
 from ais_bench_prefix_cache.datasets.text.row_streams import RowStreams
 from ais_bench_prefix_cache.datasets.text.seeds import check_short_texts, choose_codes, word_tokens
 from ais_bench_prefix_cache.exact_text.lexicon import Lexicon
-from ais_bench_prefix_cache.exact_text.row_text import RowReader
 from ais_bench_prefix_cache.exact_text.token_digests import token_ids_sha256
 from ais_bench_prefix_cache.foundation.names import group_name
 from ais_bench_prefix_cache.foundation.random_streams import derive_seed
@@ -38,13 +34,10 @@ if TYPE_CHECKING:
 
 VerifyMode = Literal["proof", "full"]
 
-PROMPTS_CHECKED_AT_ONCE = 512
-TOKENS_ENCODED_AT_ONCE = 1 << 18
-
 
 def build_prompt_set(
     scenario: Scenario, plan: Plan, tokenizer: PromptTokenizer, corpus: Corpus, *, verify: VerifyMode = "proof"
-) -> PromptSet:
+) -> AssembledPromptSet:
     """All prompts of a plan, exact to the token.
 
     ``verify="proof"`` re-encodes every distinct row, every canonical prefix and each prompt's seed with its joins;
@@ -54,10 +47,10 @@ def build_prompt_set(
         GenerationError: prompts cannot be exact; before the first one, where that can be known.
         ScenarioError: selected rows do not exist.
     """
-    return _AssembledPromptSet(scenario, plan, tokenizer, corpus, verify)
+    return AssembledPromptSet(scenario, plan, tokenizer, corpus, verify)
 
 
-class _AssembledPromptSet:
+class AssembledPromptSet:
     """See :class:`~ais_bench_prefix_cache.datasets.text.prompt_set.PromptSet`."""
 
     def __init__(
@@ -67,35 +60,41 @@ class _AssembledPromptSet:
         self._corpus = corpus
         self._random_seed = scenario.run.random_seed
         self._lexicon = lexicon = Lexicon(tokenizer)
-        self._proven = lexicon.proof.proven
-        self._encode_whole = verify == "full" or not self._proven
+        self.proven = lexicon.proof.proven
+        """Whether the join proof holds: ranges of requests can then be made one by one."""
+        self.encode_whole = verify == "full" or not self.proven
+        """Whether every prompt is encoded whole."""
 
-        self._streams = RowStreams(scenario, corpus, plan.group_count)
+        streams = RowStreams(scenario, corpus, plan.group_count)
         words = word_tokens(plan, lexicon)
-        self._streams.read(lexicon, corpus, plan, words.suffix)
+        streams.read(lexicon, corpus, plan, words.suffix)
         lexicon.collect_fillers()
-        self._codes = choose_codes(lexicon, plan, words, self._random_seed)
-        check_short_texts(lexicon, plan, words, self._codes)
+        codes = choose_codes(lexicon, plan, words, self._random_seed)
+        check_short_texts(lexicon, plan, words, codes)
 
-        fill_readers = [self._streams.reader(lexicon, stream, reshuffle=False) for stream in range(len(self._streams))]
-        fill_reader_of_group = [fill_readers[stream] for stream in self._streams.of_group]
-        self._canonicals, number = write_canonicals(
-            lexicon, plan, self._codes, fill_reader_of_group, corpus, self._random_seed
-        )
-        shared_groups = [canonical for canonical in self._canonicals if canonical is not None]
+        canonicals, number = write_canonicals(lexicon, plan, codes, streams, corpus, self._random_seed)
+        shared_groups = [canonical for canonical in canonicals if canonical is not None]
         forbid_canonical_blocks(
-            self._codes,
+            codes,
             shared_groups,
             block_size=plan.block_size,
             before=lexicon.before,
             needed=len(plan) + len(shared_groups),
         )
         self.canonical_prefixes = tuple(
-            canonical.public if canonical else empty_prefix(group) for group, canonical in enumerate(self._canonicals)
+            canonical.public if canonical else empty_prefix(group) for group, canonical in enumerate(canonicals)
         )
-        self._writer = DraftWriter(lexicon, self._codes, self._canonicals, fill_reader_of_group, plan.seed_tokens)
+        self.ranges = DraftRanges(
+            lexicon,
+            codes,
+            canonicals,
+            streams,
+            seed_tokens=plan.seed_tokens,
+            block_size=plan.block_size,
+            random_seed=self._random_seed,
+        )
         self._used_blocks: set[str] = set()
-        if not self._proven:
+        if not self.proven:
             self._used_blocks.update(
                 token_ids_sha256(block) for canonical in shared_groups for block in canonical.blocks(plan.block_size)
             )
@@ -104,31 +103,42 @@ class _AssembledPromptSet:
     def __len__(self) -> int:
         return len(self._plan)
 
-    def _whole_prompts(self, number: int) -> WholePrompts:
-        """A judge of whole prompts that corrects with code numbers from ``number`` on."""
+    def __iter__(self) -> Iterator[BuiltPrompt]:
+        for drafts in self.drafts():
+            yield from map(self._finish, drafts)
 
-        def reader_of(group: int) -> RowReader:
-            return self._streams.reader(self._lexicon, self._streams.of_group[group], reshuffle=False)
+    def drafts(self) -> Iterator[list[Draft]]:
+        """The plan's prompts, checked, in batches.
 
-        return WholePrompts(
-            self._lexicon,
-            self._codes,
-            self._canonicals,
-            self._writer,
-            reader_of,
-            seed_tokens=self._plan.seed_tokens,
-            block_size=self._plan.block_size,
-            used_blocks=set(self._used_blocks),
-            number=number,
-        )
+        Raises:
+            GenerationError: one cannot be made exact.
+        """
+        (part,) = self.parts(len(self))
+        if self.proven:
+            yield from self.ranges.proven_drafts(part, encode_whole=self.encode_whole)
+            return
+        # Numbers that drafts cannot reach: they skip at most the forbidden ones.
+        number = self._first_number + len(self) + self.ranges.codes.forbidden
+        judge = self.ranges.judge(self._used_blocks, number)
+        for drafts in self.ranges.drafts(part, encode_whole=True):
+            yield list(judge.made_exact(drafts))
+
+    def row_sha256(self) -> dict[int, str]:
+        """The digests of the corpus rows that prompts may use."""
+        return {row: self._corpus.row_sha256[row] for row in self._lexicon.rows.slot}
+
+    def parts(self, requests: int) -> Iterator[PlanRange]:
+        """The plan in ranges of so many requests."""
+        return self.ranges.ranges(self._plan, self._first_number, requests)
 
     def _build_warmups(self, number: int) -> tuple[tuple[WarmupPrompt, ...], int]:
         """In warm-up mode, one prompt a group: the canonical prefix and a seed. Also the next code number."""
         if self._plan.mode != "warmup":
             return (), number
-        judge = self._whole_prompts(number)
+        ranges = self.ranges
+        judge = ranges.judge(set(), 0)
         prompts: list[WarmupPrompt] = []
-        for group, canonical in enumerate(self._canonicals):
+        for group, canonical in enumerate(ranges.canonicals):
             if canonical is None:
                 continue
             shared = len(canonical.ids)
@@ -137,9 +147,9 @@ class _AssembledPromptSet:
 
             def write(attempt: int, last: Draft | None, request: Request = request) -> Draft:
                 nonlocal number
-                number, code = self._codes.next_code(number)
+                number, code = ranges.codes.next_code(number)
                 number += 1
-                draft = self._writer.write(request, code)
+                draft = ranges.writer.write(request, code)
                 judge.encode([draft])
                 return draft
 
@@ -148,79 +158,8 @@ class _AssembledPromptSet:
             prompts.append(WarmupPrompt(group, draft.text, len(draft.ids), shared))
         return tuple(prompts), number
 
-    def __iter__(self) -> Iterator[BuiltPrompt]:
-        # Numbers that drafts cannot reach: they skip at most the forbidden ones.
-        judge = self._whole_prompts(self._first_number + len(self._plan) + self._codes.forbidden)
-        if self._encode_whole and self._proven:
-            yield from self._checked_beside(judge)
-            return
-        for drafts in self._drafts():
-            if self._proven:
-                check_seeds(self._lexicon, drafts)
-                yield from map(self._finish, drafts)
-            else:
-                yield from map(self._finish, judge.made_exact(drafts))
-
-    def _checked_beside(self, judge: WholePrompts) -> Iterator[BuiltPrompt]:
-        """The prompts, each encoded whole, while those before it are used and those after it are made.
-
-        Encoding needs no interpreter lock: one thread is enough for all cores to work.
-        """
-        waiting: tuple[list[Draft], Future[None]] | None = None
-        with ThreadPoolExecutor(1) as encoder:
-            for drafts in self._drafts():
-                encoded = encoder.submit(judge.encode, drafts)
-                if waiting is not None:
-                    yield from self._checked(judge, *waiting)
-                waiting = drafts, encoded
-            if waiting is not None:
-                yield from self._checked(judge, *waiting)
-
-    def _checked(self, judge: WholePrompts, drafts: list[Draft], encoded: Future[None]) -> Iterator[BuiltPrompt]:
-        encoded.result()
-        judge.check(drafts)
-        yield from map(self._finish, drafts)
-
-    def _drafts(self) -> Iterator[list[Draft]]:
-        """The plan's prompts as they are put together, in batches that are checked at once."""
-        plan, streams = self._plan, self._streams
-        readers = {
-            stream: streams.reader(self._lexicon, stream, reshuffle=True) for stream in sorted({0, *streams.of_group})
-        }
-        number = self._first_number
-        start = 0
-        while start < len(plan):
-            stop = self._batch_end(start)
-            drafts: list[Draft] = []
-            columns = zip(
-                range(start, stop),
-                plan.group[start:stop].tolist(),
-                plan.shared_prefix_tokens[start:stop].tolist(),
-                plan.input_tokens[start:stop].tolist(),
-                plan.generation_index[start:stop].tolist(),
-                strict=True,
-            )
-            for index, group, shared, input_tokens, generation_index in columns:
-                random_seed = request_random_seed(self._random_seed, generation_index)
-                number, code = self._codes.next_code(number)
-                number += 1
-                request = Request(index, group, shared, input_tokens, random_seed)
-                drafts.append(self._writer.write(request, code, readers[streams.of_group[group]]))
-            yield drafts
-            start = stop
-
-    def _batch_end(self, start: int) -> int:
-        if not self._encode_whole:
-            return min(start + PROMPTS_CHECKED_AT_ONCE, len(self._plan))
-        sums = np.cumsum(self._plan.input_tokens[start : start + PROMPTS_CHECKED_AT_ONCE])
-        return min(start + max(1, int(np.searchsorted(sums, TOKENS_ENCODED_AT_ONCE))), len(self._plan))
-
     def _finish(self, draft: Draft) -> BuiltPrompt:
-        seed_sha256 = token_ids_sha256(draft.seed_ids)
-        block_size = self._plan.block_size
-        divergence = (
-            seed_sha256 if block_size == self._plan.seed_tokens else token_ids_sha256(draft.seed_ids[:block_size])
-        )
+        seed_sha256, divergence_sha256 = draft.digests(self._plan.block_size)
         rows, digests = draft.used_rows, self._corpus.row_sha256
         return BuiltPrompt(
             sequence_index=draft.request.index,
@@ -228,7 +167,7 @@ class _AssembledPromptSet:
             actual_input_tokens=draft.request.input_tokens,
             natural_suffix_tokens=draft.natural_suffix_tokens,
             seed_sha256=seed_sha256,
-            divergence_block_sha256=divergence,
+            divergence_block_sha256=divergence_sha256,
             request_random_seed=draft.request.random_seed,
             corpus_indices=rows,
             corpus_sha256=tuple([digests[row] for row in rows]),

@@ -20,8 +20,9 @@ from ais_bench_prefix_cache.foundation.names import group_name
 from ais_bench_prefix_cache.foundation.random_streams import derive_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
+    from ais_bench_prefix_cache.datasets.text.row_streams import RowStreams
     from ais_bench_prefix_cache.exact_text.corpus import Corpus
     from ais_bench_prefix_cache.exact_text.lexicon import Lexicon
     from ais_bench_prefix_cache.exact_text.row_text import RowReader
@@ -56,15 +57,14 @@ class Canonical:
 
 
 def write_canonicals(
-    lexicon: Lexicon, plan: Plan, codes: SeedCodes, readers: Sequence[RowReader], corpus: Corpus, random_seed: int
+    lexicon: Lexicon, plan: Plan, codes: SeedCodes, streams: RowStreams, corpus: Corpus, random_seed: int
 ) -> tuple[list[Canonical | None], int]:
     """Each group's canonical prefix, None where it has none, and the first code number that is not used up.
-
-    ``readers[g]`` reads the rows of group ``g``.
 
     Raises:
         GenerationError: a prefix is not encoded as its words are, or no words fill it.
     """
+    readers = [streams.reader(lexicon, stream, reshuffle=False) for stream in range(len(streams))]
     number = 0
     canonicals: list[Canonical | None] = []
     for group, total in enumerate(plan.canonical_prefix_tokens.tolist()):
@@ -79,7 +79,8 @@ def write_canonicals(
             number, value = codes.next_code(number)
             number += 1
             start = derive_seed(random_seed, "canonical", group, attempt)
-            return _compose(lexicon, codes, readers[group], corpus, group, lengths, value, start)
+            reader = readers[streams.of_group[group]]
+            return _compose(lexicon, codes, reader, corpus, group, lengths, value, start)
 
         what = f"the canonical prefix of {group_name(group)}"
         canonicals.append(lexicon.exact(what, write, lambda canonical: _problem_of(lexicon, canonical)))

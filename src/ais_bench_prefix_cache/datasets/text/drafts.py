@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.datasets.text.seeds import no_words_are_as_short
 from ais_bench_prefix_cache.exact_text.row_text import EncodedRows, Text, Unfillable
+from ais_bench_prefix_cache.exact_text.token_digests import token_ids_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,13 +40,13 @@ class Request:
 class Draft:
     """A prompt put together.
 
-    ``opening`` is the shared part of the canonical prefix. ``seed_ids`` are those expected at the ``seed_tokens`` after
-    it, special ones included. ``window`` is the seed with the words beside it, whose ids without special tokens
-    ``window_ids`` must be.
+    ``canonical`` is what its beginning is shared with, None where it shares nothing. ``seed_ids`` are those expected at
+    the ``seed_tokens`` after the shared part, special ones included. ``window`` is the seed with the words beside it,
+    whose ids without special tokens ``window_ids`` must be.
     """
 
     request: Request
-    opening: str
+    canonical: Canonical | None
     seed: str
     suffix: Text
     natural_suffix_tokens: int
@@ -59,7 +60,16 @@ class Draft:
     @property
     def text(self) -> str:
         """The whole prompt."""
-        return " ".join([*filter(None, (self.opening, self.seed)), *self.rows.pieces(self.suffix)])
+        pieces = [self.seed, *self.rows.pieces(self.suffix)]
+        if self.canonical is not None:
+            pieces.insert(0, self.canonical.text(self.request.shared))
+        return " ".join(pieces)
+
+    def digests(self, block_size: int) -> tuple[str, str]:
+        """The digests of the seed's tokens and of the first block of them."""
+        seed = token_ids_sha256(self.seed_ids)
+        one_block = block_size == len(self.seed_ids)
+        return seed, seed if one_block else token_ids_sha256(self.seed_ids[:block_size])
 
     @property
     def used_rows(self) -> tuple[int, ...]:
@@ -97,7 +107,6 @@ class DraftWriter:
         # How many of the special tokens after the prompt lie in the seed, because the suffix has no room for them.
         closing = max(0, lexicon.after - natural)
         suffix_tokens = max(0, natural - lexicon.after) + correction
-
         seed = self._codes.text(code)
         ids = self._codes.ids(code, at_start=not shared)
         rest = seed_tokens - closing - (0 if shared else lexicon.before) - len(ids)
@@ -109,11 +118,10 @@ class DraftWriter:
             for word in rows.word_numbers(fill):
                 ids += table.ids[word]
         seed_ids = ids if shared else [*tokenizer.prefix_ids, *ids]
-        window, window_ids, opening = seed, ids, ""
-        if shared:
-            canonical = self._canonicals[request.group]
-            assert canonical is not None
-            opening, before = canonical.text(shared), canonical.cuts[shared].last_word
+        window, window_ids = seed, ids
+        canonical = self._canonicals[request.group] if shared else None
+        if canonical is not None:
+            before = canonical.cuts[shared].last_word
             window = f"{table.anchor} {table.texts[before]} {seed}"
             window_ids = [*table.anchor_first, *table.ids[before], *ids]
         if suffix.spans or suffix.fillers:
@@ -122,7 +130,7 @@ class DraftWriter:
             window_ids = [*window_ids, *table.ids[after]]
         return Draft(
             request=request,
-            opening=opening,
+            canonical=canonical,
             seed=seed,
             suffix=suffix,
             natural_suffix_tokens=natural,
@@ -131,6 +139,11 @@ class DraftWriter:
             window_ids=window_ids,
             rows=rows,
         )
+
+    def suffix_tokens(self, natural: int) -> int:
+        """How many tokens of corpus text follow the seed of a prompt with so many tokens after it."""
+        tokens = max(0, natural - self._lexicon.after)
+        return 0 if no_words_are_as_short(self._lexicon, tokens) else tokens
 
     def _texts(
         self, request: Request, rest: int, suffix_tokens: int, suffix_reader: RowReader | None

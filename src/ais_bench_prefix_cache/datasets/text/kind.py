@@ -8,9 +8,8 @@ plan. Token counts are integers; rates are divided last.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,6 +46,7 @@ from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, pla
 from ais_bench_prefix_cache.datasets.text.prompt_set import PromptSet, WarmupPrompt
 from ais_bench_prefix_cache.datasets.text.recorded_lengths import with_lengths_of_rows
 from ais_bench_prefix_cache.datasets.text.request_seeds import request_random_seed
+from ais_bench_prefix_cache.exact_text.token_digests import token_ids_sha256
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.findings import Findings
 from ais_bench_prefix_cache.foundation.names import NO_RANK, PASS, group_name, verdict
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
 COLD_ROUTE_STRATEGY = "group_round_robin"
 COLLISION_STATUS = "pass"
+ROWS_HELD = 4096
 
 TokenIds = npt.NDArray[np.uint32]
 
@@ -114,32 +115,28 @@ class TextLedger(Ledger):
     """Everything but the texts and their digests follows from the plan."""
 
     def __init__(
-        self, scenario: Scenario, plan: Plan, prefixes: Sequence[PrefixOrigin], warmups: Sequence[WarmupPrompt]
+        self,
+        scenario: Scenario,
+        plan: Plan,
+        prefixes: Sequence[PrefixOrigin],
+        warmups: Sequence[WarmupPrompt],
+        *,
+        first: int = 0,
     ) -> None:
-        """``prefixes`` are those of all groups, ``warmups`` those of the groups that share anything."""
+        """``prefixes`` are those of all groups, ``warmups`` those of the groups that share anything.
+
+        ``plan`` may be a range of a plan that begins with the request ``first``: its rows are then all that is known.
+        """
+        self._first = first
         self.count = len(plan)
         self.plan = plan
         self._scenario = scenario
-        self._prefixes = prefixes
+        self.prefixes = tuple(prefixes)
         self._warmups = warmups
         self._seed_digests: set[str] = set()
         self._divergence_digests: set[str] = set()
-        self._columns = list(
-            zip(
-                plan.generation_index.tolist(),
-                plan.group.tolist(),
-                plan.occurrence_in_group.tolist(),
-                plan.dp_rank.tolist(),
-                plan.lane_sequence.tolist(),
-                plan.input_tokens.tolist(),
-                plan.max_tokens.tolist(),
-                plan.shared_prefix_tokens.tolist(),
-                plan.hit_tokens.tolist(),
-                plan.watermark_before.tolist(),
-                plan.watermark_after.tolist(),
-                strict=True,
-            )
-        )
+        self._columns_from = -1
+        self._columns: list[tuple[int, ...]] = []
 
     def row(
         self,
@@ -152,7 +149,7 @@ class TextLedger(Ledger):
         divergence_sha256: str,
     ) -> TextRow:
         """The row of one prompt."""
-        number, group, occurrence, rank, lane, inputs, max_tokens, shared, hits, before, after = self._columns[index]
+        number, group, occurrence, rank, lane, inputs, max_tokens, shared, hits, before, after = self._planned(index)
         return TextRow(
             request_id=request_id(index),
             sequence_index=index,
@@ -170,7 +167,7 @@ class TextLedger(Ledger):
             answer=ANSWER,
             gsm_indices=corpus_indices,
             gsm_hashes=corpus_sha256,
-            canonical_prefix_sha256=self._prefixes[group].sha256,
+            canonical_prefix_sha256=self.prefixes[group].sha256,
             seed_sha256=seed_sha256,
             request_random_seed=request_random_seed(self._scenario.run.random_seed, number),
             watermark_before=before,
@@ -181,6 +178,29 @@ class TextLedger(Ledger):
             divergence_unique=True,
             collision_status=COLLISION_STATUS,
         )
+
+    def _planned(self, index: int) -> tuple[int, ...]:
+        """The columns of one request; a few thousand rows of them are held as Python's integers at a time."""
+        place = (index - self._first) % ROWS_HELD
+        start = index - self._first - place
+        if start != self._columns_from:
+            plan, held = self.plan, slice(start, start + ROWS_HELD)
+            columns = (
+                plan.generation_index,
+                plan.group,
+                plan.occurrence_in_group,
+                plan.dp_rank,
+                plan.lane_sequence,
+                plan.input_tokens,
+                plan.max_tokens,
+                plan.shared_prefix_tokens,
+                plan.hit_tokens,
+                plan.watermark_before,
+                plan.watermark_after,
+            )
+            self._columns = list(zip(*(column[held].tolist() for column in columns), strict=True))
+            self._columns_from = start
+        return self._columns[place]
 
     def expected(self, index: int, row: JsonRow) -> TextRow:
         return self.row(
@@ -217,7 +237,7 @@ class TextLedger(Ledger):
         return {
             "requests": requests_section(plan),
             "prefix_cache": prefix_cache_section(plan, self._scenario.validation.target_warning_pp),
-            "groups": groups_section(plan, self._prefixes),
+            "groups": groups_section(plan, self.prefixes),
             "dp": dp_section(plan),
             "warmup": warmup_section(plan, self._warmups),
             "divergence": divergence_section(plan),
@@ -263,8 +283,8 @@ class TextDeepCheck(DeepCheck):
         shared, seed = row["shared_prefix_tokens"], row["seed_tokens"]
         self._compare(where, "actual_input_tokens", row["actual_input_tokens"], len(ids))
         self._check_prefix(where, row["group_id"], ids[:shared])
-        self._compare(where, "seed_sha256", row["seed_sha256"], _sha256(ids[shared : shared + seed]))
-        divergence = _sha256(ids[shared : shared + self._block_size])
+        self._compare(where, "seed_sha256", row["seed_sha256"], token_ids_sha256(ids[shared : shared + seed]))
+        divergence = token_ids_sha256(ids[shared : shared + self._block_size])
         self._compare(where, "divergence_block_sha256", row["divergence_block_sha256"], divergence)
         hits = self._replay.run(row["dp_rank"] or 0, ids)
         self._compare(where, "theoretical_hit_tokens", row["theoretical_hit_tokens"], hits)
@@ -277,7 +297,9 @@ class TextDeepCheck(DeepCheck):
             where = f"{self._manifest_name}: groups.{name}"
             self._compare(where, "canonical_prefix_tokens", group["canonical_prefix_tokens"], len(seen))
             if group["canonical_prefix_tokens"] == len(seen):
-                self._compare(where, "canonical_prefix_sha256", group["canonical_prefix_sha256"], _sha256(seen))
+                self._compare(
+                    where, "canonical_prefix_sha256", group["canonical_prefix_sha256"], token_ids_sha256(seen)
+                )
         return {
             "prompts": self._prompts,
             "warmup_prompts": len(self._warmup_plan),
@@ -325,14 +347,18 @@ class TextKind(DataSetKind):
         return {"full": paths.full, "requests": paths.requests}
 
     def prepare(self, preparation: Preparation) -> Content:
-        from ais_bench_prefix_cache.datasets.text.assembly import VerifyMode, build_prompt_set
-
         scenario = preparation.scenario
         plan = plan_scenario(scenario)
         sources = preparation.load()
+        # Only who makes prompts waits for what that needs.
+        from ais_bench_prefix_cache.datasets.text.assembly import VerifyMode, build_prompt_set
+        from ais_bench_prefix_cache.datasets.text.workers import text_batches
+
         verify: VerifyMode = "full" if preparation.check_whole else "proof"
         prompts = build_prompt_set(scenario, plan, sources.tokenizer, sources.corpus, verify=verify)
-        return text_content(scenario, plan, prompts)
+        content = text_content(scenario, plan, prompts)
+        assert isinstance(content.ledger, TextLedger)
+        return replace(content, batches=text_batches(scenario, prompts, content.ledger, preparation.workers))
 
     def ledger(
         self, paths: RunPaths, manifest: Mapping[str, Any], records: Mapping[str, FileRecord], findings: Findings
@@ -441,11 +467,6 @@ def _recorded_warmups(section: Any, plan: Plan, where: str, findings: Findings) 
             return None
         prompts.append(WarmupPrompt(group, text, tokens, prefix_tokens))
     return prompts
-
-
-def _sha256(token_ids: TokenIds) -> str:
-    """The digest of token ids as :mod:`ais_bench_prefix_cache.exact_text.token_digests` defines it."""
-    return hashlib.sha256(token_ids.astype("<u4").tobytes()).hexdigest()
 
 
 def requests_section(plan: Plan) -> dict[str, Any]:

@@ -31,8 +31,7 @@ def test_each_cut_is_the_beginning_of_a_prompt(
     streams.read(lexicon, corpus, plan, words.suffix)
     lexicon.collect_fillers()
     codes = choose_codes(lexicon, plan, words, 42)
-    readers = [streams.reader(lexicon, 0, reshuffle=False)] * 3
-    canonicals, number = write_canonicals(lexicon, plan, codes, readers, corpus, 42)
+    canonicals, number = write_canonicals(lexicon, plan, codes, streams, corpus, 42)
     assert canonicals[1] is None
     assert number >= 2
     for canonical, lengths in ((canonicals[0], [8, 24, 48]), (canonicals[2], [32])):
