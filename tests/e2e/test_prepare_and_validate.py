@@ -329,7 +329,7 @@ def test_validate_lists_everything_that_is_wrong(run: Run, write_scenario: Calla
     assert code == 2
     report = json.loads(output)
     assert report["ok"] is False
-    assert {error["code"] for error in report["errors"]} >= {"MISSING_FILE", "FILE_SIZE", "FILE_HASH"}
+    assert [error["code"] for error in report["errors"]] == ["MISSING_FILE", "FILE_SIZE", "FILE_HASH"]
     assert f"error [MISSING_FILE] {requests}: the file does not exist\n" in errors
     log = Path(files["log"].replace(".prepare.log", ".validate.log"))
     assert "MISSING" in log.read_text() or "does not exist" in log.read_text()
@@ -421,7 +421,42 @@ def test_nothing_is_left_where_a_prompt_turns_out_not_to_be_exact(
     )
     code, out, errors = run("prepare", "--mode", "text", "--scenario", scenario)
     assert (code, out) == (2, "")
-    last = next(line for line in errors.splitlines() if line.startswith("error"))
-    assert last.startswith("error [PROMPTS_NOT_EXACT] scenario: tokenizer.path: the prompt of request "), errors
-    assert "tokens of the vocabulary hold a space after another character, such as '" in last
+    (error,) = [line for line in errors.splitlines() if line.startswith("error ")]
+    assert error.startswith("error [PROMPTS_NOT_EXACT] scenario: tokenizer.path: the prompt of request "), errors
+    assert "tokens of the vocabulary hold a space after another character, such as '" in error
     assert list((tmp_path / "outputs").iterdir()) == [], errors
+
+
+def test_several_workers_write_the_same_files(run: Run, write_scenario: Callable[..., Path]) -> None:
+    scenario = write_scenario(
+        {
+            "requests": {"count": 40, "input_length": {"mode": "fixed", "value": 500}},
+            "prefix_cache": {"mode": "cold", "target_hit_rate": 0.3, "groups": {"count": 3}},
+        }
+    )
+    written = []
+    for workers in ("1", "2"):
+        code, out, errors = run("prepare", "--mode", "text", "--scenario", scenario, "--workers", workers)
+        assert code == 0, errors
+        assert "one process makes this data set" not in errors
+        files = json.loads(out)
+        written.append([Path(files[name]).read_bytes() for name in ("full", "requests")])
+        assert run("validate", "--manifest", files["manifest"], "--deep")[0] == 0
+    assert written[0] == written[1]
+
+
+def test_where_nothing_is_proven_one_process_is_enough(
+    run: Run, write_scenario: Callable[..., Path], tokenizer_dir: Callable[[str], Path]
+) -> None:
+    scenario = write_scenario(
+        {
+            "tokenizer": {"path": str(tokenizer_dir("unigram without split")), "block_size": BLOCK},
+            "requests": {"count": 4, "input_length": {"mode": "fixed", "value": 200}},
+        }
+    )
+    code, _, errors = run("prepare", "--mode", "text", "--scenario", scenario, "--workers", "2")
+    assert code == 0, errors
+    assert (
+        "note: one process makes this data set: nothing proves that words are encoded one by one: "
+        "nothing splits the text at spaces before the Unigram model" in errors
+    )

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.commands.choosing import Chosen, add_choice, chosen
-from ais_bench_prefix_cache.commands.console import note, print_json, run_log, warn
+from ais_bench_prefix_cache.commands.console import note, print_json, warn
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, PrefixCacheError, Problem, SnapshotError
+from ais_bench_prefix_cache.foundation.log_files import run_log
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts
@@ -24,7 +25,7 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``analyze``."""
+    """Declare the data set or run and the texts of both looks."""
     add_choice(parser, what="analyze")
     parser.add_argument(
         "--baseline",
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Run ``analyze``; returns the exit code."""
+    """Compare, write the analysis, print it; returns the exit code."""
     from ais_bench_prefix_cache.analysis.analysis_document import analyze_run, explain_unusable
     from ais_bench_prefix_cache.analysis.image_analysis import analyze_image_run
     from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns

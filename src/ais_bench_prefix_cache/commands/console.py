@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
-
-LOGGER_NAME = "ais_bench_prefix_cache"
 
 
 def print_json(document: Mapping[str, Any], *, indent: int | None = 2) -> None:
@@ -58,38 +54,3 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
             note(tqdm.format_meter(done, total, 0, prefix=label, **look))
 
     yield show if total else lambda done: None
-
-
-@contextmanager
-def run_log(path: Path) -> Iterator[logging.Logger]:
-    """Details of one command go to ``path`` (appended), never to the terminal.
-
-    One line an event, never one a request: a log must not grow with the data.
-    """
-
-    class LogFile(logging.FileHandler):
-        """A log file that cannot be written is an error of the command (a full disk), not a traceback beside it."""
-
-        def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-            error = sys.exc_info()[1]
-            if isinstance(error, OSError):
-                raise OSError(error.errno, error.strerror, self.baseFilename) from error
-            raise  # noqa: PLE0704  the handler calls this while it handles the error
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    logger = logging.getLogger(LOGGER_NAME)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    handler = LogFile(path, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logger.addHandler(handler)
-    try:
-        yield logger
-    except BaseException as error:
-        with suppress(OSError):
-            logger.error("stopped by %s: %s", type(error).__name__, error)
-        raise
-    finally:
-        logger.removeHandler(handler)
-        with suppress(OSError):
-            handler.close()

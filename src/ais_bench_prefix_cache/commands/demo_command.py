@@ -12,7 +12,7 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``demo``."""
+    """Declare where the demonstration works, and its cache mode."""
     parser.add_argument(
         "--directory",
         type=Path,
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Run ``demo``; returns the exit code."""
+    """Run the demonstration; returns the exit code, or raises with the step that failed."""
     from ais_bench_prefix_cache.demo.demonstration import run_demonstration
 
     run_demonstration(arguments.directory, arguments.mode)

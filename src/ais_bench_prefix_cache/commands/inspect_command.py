@@ -16,18 +16,19 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``inspect``."""
+    """Declare the Scenario and what replaces its fields."""
     parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="the Scenario (JSON)")
     add_settings(parser)
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Run ``inspect``; returns the exit code."""
-    from ais_bench_prefix_cache.commands.console import print_json, run_log, warn
+    """Plan, write log and manifest, print the summary; returns the exit code."""
+    from ais_bench_prefix_cache.commands.console import print_json, warn
     from ais_bench_prefix_cache.datasets.format.manifest import inspected_manifest
     from ais_bench_prefix_cache.datasets.format.paths import RunPaths
     from ais_bench_prefix_cache.datasets.format.writing import write_document
     from ais_bench_prefix_cache.datasets.text.kind import plan_warnings
+    from ais_bench_prefix_cache.foundation.log_files import run_log
     from ais_bench_prefix_cache.planning.planner import plan_scenario
     from ais_bench_prefix_cache.planning.summary import inspect_summary
     from ais_bench_prefix_cache.scenario.loading import load_scenario

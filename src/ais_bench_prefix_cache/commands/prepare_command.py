@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.commands.argument_types import positive_integer
 from ais_bench_prefix_cache.commands.choosing import add_settings
-from ais_bench_prefix_cache.commands.console import note, print_json, progress_bar, run_log, warn
+from ais_bench_prefix_cache.commands.console import note, print_json, progress_bar, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly, stdout_to_stderr
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.kinds import PREPARED_KINDS
 from ais_bench_prefix_cache.foundation.errors import EXIT_OK, PrefixCacheError, Problem, ScenarioError
+from ais_bench_prefix_cache.foundation.log_files import run_log
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.format.kind import Sources
@@ -31,7 +32,7 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``prepare``."""
+    """Declare the Scenario, the kind of data set, and how it is made."""
     parser.add_argument(
         "--mode",
         choices=PREPARED_KINDS,

@@ -15,7 +15,7 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``report``."""
+    """Declare which run is shown, and as what."""
     add_choice(parser, what="report the run")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
     parser.add_argument("--html", type=Path, metavar="FILE", help="also write a self-contained web page")
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Run ``report``; returns the exit code."""
+    """Print tables or JSON, and write a page where asked; returns the exit code."""
     from ais_bench_prefix_cache.commands.console import note, print_json
     from ais_bench_prefix_cache.reporting.finished_run import read_finished_run
     from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.argument_types import key_and_value
 from ais_bench_prefix_cache.commands.choosing import add_settings
-from ais_bench_prefix_cache.commands.console import note, progress_bar, run_log, warn
+from ais_bench_prefix_cache.commands.console import note, progress_bar, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import (
@@ -21,6 +21,7 @@ from ais_bench_prefix_cache.foundation.errors import (
     Terminated,
     os_error_problem,
 )
+from ais_bench_prefix_cache.foundation.log_files import run_log
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.format.manifest_search import FoundManifest
@@ -35,7 +36,7 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``run``."""
+    """Declare the Scenario, its changes, labels and template."""
     parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="Scenario file")
     add_settings(parser)
     parser.add_argument(
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Run ``run``; returns the exit code."""
+    """Send the data set and print what was counted; returns the exit code."""
     from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY
     from ais_bench_prefix_cache.datasets.kinds import kind_named
     from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ais_bench_prefix_cache.commands.choosing import add_choice, chosen
-from ais_bench_prefix_cache.commands.console import print_json, run_log, warn
+from ais_bench_prefix_cache.commands.console import print_json, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, PrefixCacheError
+from ais_bench_prefix_cache.foundation.log_files import run_log
 
 DESCRIPTION = (
     "Check every byte, row and figure of a prepared data set: edits, truncations, swapped rows, missing or foreign "
@@ -22,7 +23,7 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``validate``."""
+    """Declare what is checked, and how deeply."""
     add_choice(parser, what="check the files")
     parser.add_argument(
         "--deep",
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Run ``validate``; returns the exit code."""
+    """Print ``ok`` and the rows, or every error; returns the exit code."""
     try:
         manifest = chosen(arguments).manifest
         with _log(manifest):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
@@ -235,6 +235,42 @@ class _Identity:
         return all(sample.labels.get(key) in (None, value) for key, value in self.labels.items())
 
 
+class _Split:
+    """Samples by the engine that they are of. ``of_model`` leaves out those of other models."""
+
+    def __init__(
+        self,
+        identities: Sequence[_Identity],
+        family: ServerFamily,
+        of_model: Callable[[Iterable[Sample]], list[Sample]],
+    ) -> None:
+        self._identities = identities
+        self._of_model = of_model
+        keys = [key for key in RANK_LABELS[family] if any(key in identity.labels for identity in identities)]
+        self._rank_key = keys[0] if keys else ""
+        self._places: dict[str | None, list[int]] = {}
+        for place, identity in enumerate(identities):
+            self._places.setdefault(identity.labels.get(self._rank_key), []).append(place)
+
+    def counters(self, samples: Iterable[Sample]) -> list[list[Sample]]:
+        """For each engine the samples that count for it alone."""
+        return self._parts(samples, _Identity.counts)
+
+    def gauges(self, samples: Iterable[Sample]) -> list[list[Sample]]:
+        """For each engine the samples that describe it, perhaps beside others."""
+        return self._parts(samples, _Identity.describes)
+
+    def _parts(self, samples: Iterable[Sample], belongs: Callable[[_Identity, Sample], bool]) -> list[list[Sample]]:
+        parts: list[list[Sample]] = [[] for _ in self._identities]
+        for sample in self._of_model(samples):
+            label = sample.labels.get(self._rank_key)
+            # Without the label it may be of any engine; with it, of few.
+            for place in range(len(parts)) if label is None else self._places.get(label, ()):
+                if belongs(self._identities[place], sample):
+                    parts[place].append(sample)
+        return parts
+
+
 class _TextReader:
     """The steps of :func:`read_text`."""
 
@@ -272,7 +308,7 @@ class _TextReader:
         self._choose_model(known)
         known = self._of_model(known)
         identities = self._identities(known)
-        engines = tuple(self._engine(identity, queries, hits) for identity in identities)
+        engines = self._engines(identities, queries, hits)
         if self._problems:
             raise SnapshotError(self._problems)
         server_hits = None
@@ -417,57 +453,78 @@ class _TextReader:
 
     # Their numbers
 
-    def _engine(self, identity: _Identity, queries: Sequence[Sample], hits: Sequence[Sample]) -> Engine:
-        counted = {
-            "queries": self._mine(identity, queries),
-            "hits": self._mine(identity, self._local(hits)),
-            **self._external(identity, queries, hits),
-        }
-        for key in COUNTERS[self._family]:
+    def _engines(
+        self, identities: Sequence[_Identity], queries: Sequence[Sample], hits: Sequence[Sample]
+    ) -> tuple[Engine, ...]:
+        family = self._family
+        counters = {"queries": queries, "hits": self._local(hits), **self._external(queries, hits)}
+        for key in COUNTERS[family]:
             if key in _OPTIONAL:
-                counted[key] = self._mine(identity, self._counter(key))
+                counters[key] = self._counter(key)
+        split = _Split(identities, family, self._of_model)
+        counted = {key: split.counters(samples) for key, samples in counters.items()}
+        shown = split.counters(hits)
+        created = [
+            split.counters(self._by_name.get(f"{name}_created", ()))
+            for key, name in COUNTERS[family].items()
+            if key in RESTART_COUNTERS
+        ]
+        gauges = {key: split.gauges(self._gauge(key)) for key in GAUGES[family]}
+        return tuple(
+            self._engine(
+                identity,
+                {key: parts[place] for key, parts in counted.items()},
+                {key: parts[place] for key, parts in gauges.items()},
+                [sample for parts in created for sample in parts[place]],
+                hits_shown=self._per_rank or bool(shown[place]),
+            )
+            for place, identity in enumerate(identities)
+        )
+
+    def _engine(
+        self,
+        identity: _Identity,
+        counted: Mapping[str, Sequence[Sample]],
+        gauges: Mapping[str, Sequence[Sample]],
+        created: Sequence[Sample],
+        *,
+        hits_shown: bool,
+    ) -> Engine:
         sums = {key: self._sum(samples) for key, samples in counted.items()}
-        hits_shown = self._per_rank or bool(self._mine(identity, hits))
         if self._family == "vllm" and not hits_shown and sums["queries"]:
             self._problems.append(
                 Problem(
                     Code.SNAPSHOT_NO_HITS,
                     self._where,
-                    f"{queries[0].name} is shown{'' if identity.label is None else f' for engine {identity.label}'}, "
+                    f"{counted['queries'][0].name} is shown"
+                    f"{'' if identity.label is None else f' for engine {identity.label}'}, "
                     f"{self._written_name('hits')} is not",
                     hint="save the whole answer of the server's /metrics",
                 )
             )
-        running, waiting = self._gauge_value("running", identity), self._gauge_value("waiting", identity)
-        usage = self._gauge_value("kv_cache_usage", identity)
+        values = {key: _largest(samples) for key, samples in gauges.items()}
+        running, waiting, usage = values.get("running"), values.get("waiting"), values.get("kv_cache_usage")
         return Engine(
             label=identity.label,
             source=self._source,
             counters=EngineCounters(sums.pop("queries") or 0, sums.pop("hits") or 0, **sums),
             series={_series(s): int(s.value) for samples in counted.values() for s in samples if _is_count(s)},
-            created=self._created(identity),
+            created={_series(s): s.value for s in created if math.isfinite(s.value)},
             hits_shown=hits_shown,
-            kv_cache_usage=self._gauge_value("gpu_cache_usage", identity) if usage is None else usage,
+            kv_cache_usage=values.get("gpu_cache_usage") if usage is None else usage,
             running=None if running is None else int(running),
             waiting=None if waiting is None else int(waiting),
-            asleep=self._asleep(identity),
-            config=self._config(identity),
+            asleep=_asleep(gauges.get("sleep", ())),
+            config=_config(gauges.get("config", ()), values.get("page_size"), values.get("capacity_tokens")),
         )
 
-    def _mine(self, identity: _Identity, samples: Iterable[Sample]) -> list[Sample]:
-        return [s for s in self._of_model(samples) if identity.counts(s)]
-
-    def _external(
-        self, identity: _Identity, queries: Sequence[Sample], hits: Sequence[Sample]
-    ) -> dict[str, list[Sample]]:
+    def _external(self, queries: Sequence[Sample], hits: Sequence[Sample]) -> dict[str, Sequence[Sample]]:
         """Counts of tiers outside of the device's cache."""
         if self._family == "vllm":
-            return {key: self._mine(identity, self._counter(key)) for key in ("external_queries", "external_hits")}
+            return {key: self._counter(key) for key in ("external_queries", "external_hits")}
         if self._per_rank:
-            other = [s for s in queries if s.labels["mode"] not in ("input", _LOCAL_MODE)]
-        else:
-            other = [s for s in hits if s.labels.get("cache_source", "") not in _LOCAL_SOURCES]
-        return {"external_hits": self._mine(identity, other)}
+            return {"external_hits": [s for s in queries if s.labels["mode"] not in ("input", _LOCAL_MODE)]}
+        return {"external_hits": [s for s in hits if s.labels.get("cache_source", "") not in _LOCAL_SOURCES]}
 
     def _sum(self, samples: Sequence[Sample]) -> int | None:
         total = 0
@@ -483,35 +540,6 @@ class _TextReader:
                     )
                 )
         return total if samples else None
-
-    def _created(self, identity: _Identity) -> dict[Series, float]:
-        """When the series of queries and hits began, by the ``_created`` series beside them."""
-        return {
-            _series(s): s.value
-            for key in COUNTERS[self._family]
-            if key in RESTART_COUNTERS
-            for s in self._mine(identity, self._by_name.get(f"{COUNTERS[self._family][key]}_created", ()))
-            if math.isfinite(s.value)
-        }
-
-    def _gauge_value(self, key: str, identity: _Identity) -> float | None:
-        values = [s.value for s in self._of_model(self._gauge(key)) if identity.describes(s) and math.isfinite(s.value)]
-        return max(values, default=None)
-
-    def _asleep(self, identity: _Identity) -> bool | None:
-        states = {s.labels.get("sleep_state"): s.value for s in self._gauge("sleep") if identity.describes(s)}
-        return None if "awake" not in states else states["awake"] == 0
-
-    def _config(self, identity: _Identity) -> CacheConfig | None:
-        for sample in self._gauge("config"):
-            if identity.describes(sample):
-                return _cache_config(sample.labels)
-        page, capacity = self._gauge_value("page_size", identity), self._gauge_value("capacity_tokens", identity)
-        if page is None and capacity is None:
-            return None
-        return CacheConfig(
-            block_size=int(page) if page else None, kv_cache_size_tokens=int(capacity) if capacity else None
-        )
 
     def _unit(self, identities: Sequence[_Identity], queries: Sequence[Sample]) -> CounterUnit:
         """vLLM counted blocks from 0.7.3 to 0.8.5, under the names that 0.9.0 kept for tokens."""
@@ -619,6 +647,25 @@ def _series(sample: Sample) -> Series:
 
 def _is_count(sample: Sample) -> bool:
     return math.isfinite(sample.value) and sample.value >= 0 and sample.value == int(sample.value)
+
+
+def _largest(samples: Sequence[Sample]) -> float | None:
+    return max((s.value for s in samples if math.isfinite(s.value)), default=None)
+
+
+def _asleep(samples: Sequence[Sample]) -> bool | None:
+    states = {s.labels.get("sleep_state"): s.value for s in samples}
+    return None if "awake" not in states else states["awake"] == 0
+
+
+def _config(told: Sequence[Sample], page_size: float | None, capacity: float | None) -> CacheConfig | None:
+    if told:
+        return _cache_config(told[0].labels)
+    if page_size is None and capacity is None:
+        return None
+    return CacheConfig(
+        block_size=int(page_size) if page_size else None, kv_cache_size_tokens=int(capacity) if capacity else None
+    )
 
 
 def _model(sample: Sample) -> str:

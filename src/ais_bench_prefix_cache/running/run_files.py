@@ -13,6 +13,7 @@ from typing import Any
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory, RunPaths
 from ais_bench_prefix_cache.datasets.format.writing import FileSet, write_document
+from ais_bench_prefix_cache.foundation.log_files import also_logged
 from ais_bench_prefix_cache.running.phases import Phases
 from ais_bench_prefix_cache.scenario.model import Scenario
 from ais_bench_prefix_cache.service.load_sampling import LoadSample
@@ -45,7 +46,8 @@ def recorded_run(
         write_document(directory.record, document)
 
     try:
-        yield directory
+        with also_logged(directory.log("run")):
+            yield directory
     except Exception:
         record("failed")
         raise

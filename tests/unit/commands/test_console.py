@@ -1,28 +1,33 @@
-"""The log file of a command."""
+"""What commands print where: JSON on stdout, everything for people on stderr."""
 
 from __future__ import annotations
 
-import errno
-from pathlib import Path
+import json
 
 import pytest
 
-from ais_bench_prefix_cache.commands.console import run_log
+from ais_bench_prefix_cache.commands.console import print_json, progress_bar, warn
 
 
-def test_a_full_disk_is_an_error_and_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(OSError) as caught, run_log(Path("/dev/full")) as log:
-        log.info("verify: started")
-    assert caught.value.errno == errno.ENOSPC
-    assert capfd.readouterr() == ("", "")
+def test_json_goes_to_stdout_and_warnings_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"数": 1})
+    warn({"code": "TARGET_DEVIATION", "message": "m"})
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"数": 1}
+    assert err == "warning [TARGET_DEVIATION] m\n"
 
 
-def test_an_error_leaves_one_line_in_the_log(tmp_path: Path) -> None:
-    path = tmp_path / "log" / "run.log"
-    with pytest.raises(ValueError, match="broken"), run_log(path) as log:
-        log.info("verify: started")
-        raise ValueError("broken")
-    lines = path.read_text().splitlines()
-    assert len(lines) == 2
-    assert lines[0].endswith("INFO ais_bench_prefix_cache: verify: started")
-    assert lines[1].endswith("ERROR ais_bench_prefix_cache: stopped by ValueError: broken")
+def test_a_pipe_sees_a_line_for_every_tenth(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar("Send", 40) as show:
+        for done in range(1, 41):
+            show(done)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10
+    assert lines[0].startswith("Send [") and lines[0].endswith("4/40  10%")
+    assert lines[-1].endswith("40/40 100%")
+
+
+def test_nothing_to_do_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar("Send", 0) as show:
+        show(0)
+    assert capsys.readouterr() == ("", "")

@@ -180,3 +180,54 @@ def test_other_engines_are_refused() -> None:
         "baseline and after: the baseline shows the engines 0, the other 1\n"
         "    give the texts of several ports in the same order both times"
     )
+
+
+FRESH = 'sglang:num_running_reqs{dp_rank="0"} 0\nsglang:num_running_reqs{dp_rank="1"} 0\n'
+
+
+def test_a_fresh_sglang_server_began_at_0() -> None:
+    after = FRESH + "sglang:prompt_tokens_total 2340\nsglang:cached_tokens_total 1056\n"
+    whole = between(FRESH, after, 2)
+    assert (whole.whole_server, whole.queries, whole.hits) == (True, 2340, 1056)
+    ranks = after + "".join(
+        f'sglang:prefill_effective_tokens_total{{dp_rank="{rank}",mode="{mode}"}} {tokens}\n'
+        for rank, mode, tokens in ((0, "input", 997), (0, "device_hit", 816), (1, "input", 288), (1, "device_hit", 240))
+    )
+    delta = between(FRESH, ranks, 2)
+    assert {rank: (rise.queries, rise.hits) for rank, rise in delta.by_rank.items()} == {0: (1813, 816), 1: (528, 240)}
+    assert delta.server_hits == 1056
+    assert "this server shows its counters once a request has finished" in refusal(FRESH, FRESH, 2)
+
+
+def worker(queries: int, hits: int, **labels: str) -> str:
+    shown = ",".join(f'{key}="{value}"' for key, value in {"engine": "0", **labels}.items())
+    return f"vllm:prefix_cache_queries_total{{{shown}}} {queries}\nvllm:prefix_cache_hits_total{{{shown}}} {hits}\n"
+
+
+@pytest.mark.parametrize(
+    ("baseline", "after", "code"),
+    [
+        # In each the sums rise by 1,000 and 608.
+        (worker(0, 0, pid="1") + worker(700, 100, pid="2"), worker(1700, 708, pid="1") + worker(0, 0, pid="2"), "FELL"),
+        (worker(0, 0, pid="1") + worker(700, 100, pid="2"), worker(1700, 708, pid="1"), "SERIES_CHANGED"),
+        (worker(5000, 3000, WorkerId="a"), worker(6000, 3608, WorkerId="b"), "SERIES_CHANGED"),
+        (worker(0, 0, pid="1"), worker(0, 0, pid="1") + worker(1000, 608, pid="2"), "SERIES_CHANGED"),
+    ],
+)
+def test_a_worker_s_restart_does_not_hide_in_the_sums(baseline: str, after: str, code: str) -> None:
+    with pytest.raises(SnapshotError) as refused:
+        between(baseline, after)
+    assert {problem.code for problem in refused.value.problems} == {
+        "SNAPSHOT_COUNTER_FELL" if code == "FELL" else "SNAPSHOT_SERIES_CHANGED"
+    }
+    assert all('engine="0"' in problem.message for problem in refused.value.problems)
+
+
+def test_a_source_that_occurs_first_between_the_looks_is_no_new_worker() -> None:
+    early = 'sglang:prompt_tokens_total{is_streaming="false",model_name="m"} 100\n'
+    late = early + (
+        'sglang:prompt_tokens_total{is_streaming="true",model_name="m"} 900\n'
+        'sglang:cached_tokens_total{cache_source="device",model_name="m"} 64\n'
+    )
+    delta = between(early, late)
+    assert (delta.queries, delta.hits) == (900, 64)
