@@ -54,7 +54,12 @@ def job(directory: Path, port: int, requests: int, words: int, batch_size: int, 
     }
     config = {
         "tokenizer": {"path": tokenizer, "revision": None, "trust_remote_code": False},
-        "service": {"inference_url": f"http://127.0.0.1:{port}/v1/completions", "model": "m"},
+        "service": {
+            "inference_url": f"http://127.0.0.1:{port}/v1/completions",
+            "model": "m",
+            "dp_size": 1,
+            "engine": "auto",
+        },
         "aisbench": {"dataset": dataset, "model": model},
     }
     manifest_path.write_text(json.dumps({"run_id": RUN_ID, "effective_config": config}), encoding="utf-8")

@@ -85,7 +85,6 @@ def assert_exact(judged: Judged) -> None:
     planned = {rank or 0: tokens for rank, tokens in judged.planned.items()}
     assert judged.counted == planned
     assert judged.requests_seen == judged.requests_planned
-    assert judged.analysis["status"] in ("PASS", "PASS_WITH_WARNING")
 
 
 @pytest.mark.parametrize(("page", "chunk", "seed"), [(1, 4096, 1), (16, 256, 2)])
