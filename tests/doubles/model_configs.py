@@ -55,6 +55,7 @@ BY_HAND: dict[str, Kept] = {
     "Baichuan2-7B": _full(32, 128, 32),
     "Qwen-7B (1)": _full(32, 128, 32),
     "Qwen2.5-VL-7B": _full(4, 128, 28),
+    "Apertus-8B": _full(8, 128, 32),
     "Falcon-40B, its first file": _full(8, 64, 60),
     "OpenELM-270M": {**_full(3, 64, 5), **_full(4, 64, 7), **_full(5, 64, 4)},
     "DeciLM-7B": {**_full(4, 128, 16), **_full(2, 128, 9), **_full(1, 128, 7)},

@@ -17,8 +17,10 @@ from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 
 Policy = Literal["static", "continuous"]
+Admission = Literal["arrival", "listed"]
 
 MOST_SLOTS = 65536
+MOST_TRACED_STEPS = 10_000
 
 
 @dataclass(frozen=True)
@@ -67,46 +69,48 @@ class Schedule:
         return self.occupied_slot_steps / self.total_slot_steps if self.total_slot_steps else 0.0
 
 
-def schedule(requests: Sequence[BatchRequest], *, slots: int, policy: Policy) -> Schedule:
-    """Run ``requests`` through ``slots`` slots, first come, first served (ties: the order given).
+def schedule(
+    requests: Sequence[BatchRequest], *, slots: int, policy: Policy, admission: Admission = "arrival"
+) -> Schedule:
+    """Run ``requests`` through ``slots`` slots.
 
-    Works from event to event, so long outputs cost nothing extra.
+    Of those that wait the one that ``arrived`` first is admitted first (ties: the order given), or the one ``listed``
+    first, whenever it arrived. Works from event to event, so long outputs cost nothing extra.
 
     Raises:
         CalculationError: no slot, a negative arrival, an empty output, or a name that occurs twice.
     """
     _check(requests, slots)
-    in_order = sorted(requests, key=lambda request: request.arrival)
-    run = _continuous if policy == "continuous" else _static
-    return Schedule(policy, slots, tuple(run(in_order, min(slots, len(in_order)))))
+    arriving = sorted(enumerate(requests), key=lambda entry: entry[1].arrival)
+    queue = [(place if admission == "arrival" else listed, request) for place, (listed, request) in enumerate(arriving)]
+    return Schedule(policy, slots, tuple(_occupancies(queue, min(slots, len(queue)), policy == "continuous")))
 
 
-def _continuous(requests: Sequence[BatchRequest], slots: int) -> Iterator[Occupancy]:
-    """Each request takes the lowest slot that is free when it arrives, or the first that becomes so."""
+def _occupancies(queue: Sequence[tuple[int, BatchRequest]], slots: int, continuous: bool) -> Iterator[Occupancy]:
+    """``queue``: the requests in order of arrival, each with its rank among those that wait.
+
+    A request takes the lowest slot that is free: in continuous batching as soon as there is one, in static batching
+    once all are.
+    """
     idle, busy = list(range(slots)), list[tuple[int, int]]()
-    for request in requests:
-        while busy and (busy[0][0] <= request.arrival or not idle):
-            until, slot = heappop(busy)
-            if until > request.arrival:
-                yield (occupancy := Occupancy(request, slot, until, until + request.output_tokens))
-                break
-            heappush(idle, slot)
-        else:
+    waiting = list[tuple[int, BatchRequest]]()
+    arrived = 0
+    while arrived < len(queue) or waiting:
+        # The next moment at which something can start: nobody waits before the next arrival.
+        moment = queue[arrived][1].arrival if not waiting else 0
+        if busy and (not idle or not continuous):
+            until = busy[0][0] if continuous else max(busy)[0]
+            moment = max(moment, until)
+        while arrived < len(queue) and queue[arrived][1].arrival <= moment:
+            heappush(waiting, queue[arrived])
+            arrived += 1
+        while busy and busy[0][0] <= moment:
+            heappush(idle, heappop(busy)[1])
+        while idle and waiting:
+            _, request = heappop(waiting)
             slot = heappop(idle)
-            yield (occupancy := Occupancy(request, slot, request.arrival, request.arrival + request.output_tokens))
-        heappush(busy, (occupancy.finish, occupancy.slot))
-
-
-def _static(requests: Sequence[BatchRequest], slots: int) -> Iterator[Occupancy]:
-    """Whoever is there when the batch before is finished, up to the number of slots."""
-    first = free_from = 0
-    while first < len(requests):
-        start = max(free_from, requests[first].arrival)
-        batch = [request for request in requests[first : first + slots] if request.arrival <= start]
-        for slot, request in enumerate(batch):
-            yield Occupancy(request, slot, start, start + request.output_tokens)
-        free_from = start + max(request.output_tokens for request in batch)
-        first += len(batch)
+            yield Occupancy(request, slot, moment, moment + request.output_tokens)
+            heappush(busy, (moment + request.output_tokens, slot))
 
 
 def _check(requests: Sequence[BatchRequest], slots: int) -> None:
@@ -136,3 +140,20 @@ def slot_picture(plan: Schedule, *, columns: int = 100) -> tuple[list[str], int]
         for cell in range(-(-occupancy.start // steps), -(-occupancy.finish // steps)):
             lines[occupancy.slot][cell] = occupancy.request.name[0]
     return ["".join(line) for line in lines], steps
+
+
+def slot_trace(plan: Schedule) -> list[list[str | None]]:
+    """For each step the name of the request in each slot, None where it is empty.
+
+    Raises:
+        CalculationError: the schedule has more than :data:`MOST_TRACED_STEPS` steps.
+    """
+    if plan.makespan > MOST_TRACED_STEPS:
+        raise CalculationError.of(
+            Code.IMPOSSIBLE_VALUE, "--trace", f"the schedule has {plan.makespan} steps", allowed=f"{MOST_TRACED_STEPS}"
+        )
+    steps: list[list[str | None]] = [[None] * plan.slots for _ in range(plan.makespan)]
+    for occupancy in plan.occupancies:
+        for step in range(occupancy.start, occupancy.finish):
+            steps[step][occupancy.slot] = occupancy.request.name
+    return steps

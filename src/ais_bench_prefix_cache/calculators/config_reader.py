@@ -8,7 +8,7 @@ answer.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ais_bench_prefix_cache.foundation.codes import Code
@@ -23,7 +23,7 @@ _MAY_DECIDE = re.compile(
     r"kv|head|attn|attention|layer_?types?|block_?(types?|configs?)|layers_block|window|sliding|swa|chunk|mamba|ssm|"
     r"state|conv|linear|recurren|lightning|hybrid|pattern|shar(e|ing)|cla_|_cla|group|interval|period|mixer|latent|"
     r"lora_rank|cross|compress|index|memory|global|local|cache|rwkv|delta|kda|mla|gqa|mqa|retention|lru|mb_per|yoco|"
-    r"reuse|loop|no_op"
+    r"reuse|loop|no_op|per_layer_config"
 )
 _DECIDES_NOTHING = re.compile(
     # What such a word says is done with numbers that are there anyway.
@@ -136,6 +136,19 @@ class ConfigReader:
         value = self.get(name)
         return ConfigReader(value) if isinstance(value, Mapping) and value else None
 
+    def of_layer(self, index: int) -> ConfigReader:
+        """The configuration of one layer, where ``per_layer_config`` says what differs there (Gemma 4)."""
+        layers = self.get("per_layer_config")
+        if not isinstance(layers, Mapping):
+            return self
+        different: Mapping[str, Any] = next(
+            (value for name, value in layers.items() if str(name).isdigit() and int(name) == index), {}
+        )
+        layer = ConfigReader({**self.known, **different})
+        layer._read = self._read
+        layer.refuse_unread_keys(different)
+        return layer
+
     def mark(self, *names: str) -> None:
         """Keys that say what another key has said already."""
         self._read.update(names)
@@ -151,13 +164,14 @@ class ConfigReader:
             and lower not in _DECIDE_NOTHING
         )
 
-    def refuse_unread_keys(self) -> None:
-        """End where a key that matters was not read.
+    def refuse_unread_keys(self, names: Iterable[str] | None = None) -> None:
+        """End where a key that matters was not read: of ``names``, or of all.
 
         Raises:
             CalculationError: keys that may decide the size of the cache were read by no rule.
         """
-        unread = [name for name, value in self.known.items() if value and self._may_decide(name)]
+        names = self.known if names is None else names
+        unread = [name for name in names if self.known[name] and self._may_decide(name)]
         if unread:
             raise CalculationError.of(
                 Code.MODEL_CONFIG,

@@ -15,10 +15,10 @@ from ais_bench_prefix_cache.foundation.errors import CalculationError
 class PageTableEntry:
     """One logical block of a request: where its tokens lie."""
 
-    logical_block: int
-    physical_block: int
+    logical: int
+    physical: int
     token_start: int
-    used_tokens: int
+    used: int
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PageTable:
 
     @property
     def tail_waste_tokens(self) -> int:
-        return self.allocated_tokens - sum(entry.used_tokens for entry in self.entries)
+        return self.allocated_tokens - sum(entry.used for entry in self.entries)
 
     def locate(self, token: int) -> tuple[int, int]:
         """The physical block of a token position and its offset in it.
@@ -43,9 +43,9 @@ class PageTable:
             CalculationError: the request has no such token.
         """
         logical, offset = divmod(token, self.block_size)
-        if token < 0 or logical >= len(self.entries) or offset >= self.entries[logical].used_tokens:
+        if token < 0 or logical >= len(self.entries) or offset >= self.entries[logical].used:
             raise CalculationError.of(Code.NO_SUCH_TOKEN, "token", f"the request has no token {token}")
-        return self.entries[logical].physical_block, offset
+        return self.entries[logical].physical, offset
 
 
 def page_table(length: int, block_size: int, free_blocks: Sequence[int]) -> PageTable:

@@ -18,6 +18,13 @@ _MAMBA_KEYS = (
     *("mamba_head_dim", "mamba_n_groups", "mamba_ngroups", "n_groups", "mamba_d_ssm", "mamba_expand", "expand"),
     *("conv_dimension", "mamba_dt_rank", "time_step_rank", "head_dim"),
 )
+STATE_KEYS = (
+    *_MAMBA_KEYS,
+    *("mamba_d_state", "ssm_state_size", "state_size", "mamba_d_conv", "conv_kernel", "conv_L_cache", "conv_dim"),
+    *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
+    *("linear_conv_kernel_dim", "linear_num_heads", "linear_head_dim", "short_conv_kernel_size", "lru_width"),
+)
+"""Keys that only tell the sizes of states."""
 
 
 class StateNumbers(NamedTuple):
@@ -70,6 +77,9 @@ def _state_of_all_ranks(config: ConfigReader, heads: int, head_dim: int, ranks: 
         if "V3" in names or ("V2" not in names and config.has("short_conv_kernel_size")):
             return _delta_attention(heads, head_dim, kernel)
         return StateNumbers(0, heads * head_dim * head_dim)
+    if config.has("linear_num_heads", "linear_head_dim"):  # Kimi Delta Attention, in the names of transformers
+        kernel = config.integer("linear_conv_kernel_dim", "short_conv_kernel_size", default=4)
+        return _delta_attention(config.integer("linear_num_heads"), config.integer("linear_head_dim"), kernel)
     if config.has("attn_type_list") or config.get("model_type") in ("minimax", "minimax_text_01", "minimax_m1"):
         return StateNumbers(0, heads * head_dim * head_dim)
     if config.has("conv_L_cache"):  # LFM2

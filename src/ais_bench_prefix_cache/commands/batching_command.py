@@ -24,6 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output-tokens", type=integers, required=True, metavar="LIST", help="output length of each request"
     )
     parser.add_argument("--arrivals", type=integers, metavar="LIST", help="step in which each request arrives (0)")
+    parser.add_argument(
+        "--admit",
+        choices=("arrival", "listed"),
+        default="arrival",
+        help="who of those that wait goes first: the one that arrived first (default), or the first of the list",
+    )
+    parser.add_argument("--trace", action="store_true", help="also who holds each slot in each step, in the JSON")
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
 
 
@@ -38,7 +45,11 @@ def execute(arguments: argparse.Namespace) -> int:
             f"has {len(arrivals)} steps for {len(outputs)} requests",
             allowed="one a request",
         )
-    document = batching_document(outputs, arrivals, slots=arguments.slots)
+    if arguments.trace and not arguments.json:
+        raise CalculationError.of(Code.WRONG_OPTION, "--trace", "means nothing without --json")
+    document = batching_document(
+        outputs, arrivals, slots=arguments.slots, admission=arguments.admit, trace=arguments.trace
+    )
     if arguments.json:
         print_json(document)
     else:

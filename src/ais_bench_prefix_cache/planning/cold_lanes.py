@@ -97,8 +97,10 @@ def _tolerance(
     """The global curves between which the cumulative hit blocks should stay.
 
     They lie the smallest distance from the target that is possible at all, and at most half a block for each lane;
-    nothing is asked of the first tenth of the input.
+    nothing is asked of the first tenth of the input, nor anything where the play is infinite.
     """
+    if play == math.inf:
+        return np.zeros_like(input_tokens), np.full_like(input_tokens, hit_blocks)
     inputs = np.cumsum(input_tokens).astype(np.float64)
     target = hit_blocks * block_size / float(inputs[-1])
     slack = np.maximum(inputs * (lanes / 2) / inputs[-1], min(lanes / 2, play * math.sqrt(lanes))) + ROUNDING

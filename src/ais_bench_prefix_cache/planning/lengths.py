@@ -6,7 +6,7 @@ digits differ between machines.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import sqrt
 from typing import Literal
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ais_bench_prefix_cache.foundation.names import group_name
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
-from ais_bench_prefix_cache.planning.plan import Int64Column
+from ais_bench_prefix_cache.planning.plan import Int32Column, Int64Column
 from ais_bench_prefix_cache.scenario.model import (
     FixedLength,
     LengthSpec,
@@ -65,20 +65,19 @@ def request_lengths(
     kind: Literal["input", "output"],
     spec: LengthSpec,
     overrides: Mapping[int, LengthSpec],
-    counts: Sequence[int],
+    groups: Int32Column,
     random_seed: int,
 ) -> Int64Column:
-    """The lengths of all requests in generation order.
+    """The lengths of all requests in generation order; ``groups`` are their groups.
 
-    The global specification is drawn for every request; an override then replaces its group's run. So an override
+    The global specification is drawn for every request; an override then replaces those of its group. So an override
     of one group leaves the lengths of the others as they were.
     """
-    lengths = sample_lengths(spec, sum(counts), RandomStream(random_seed, "lengths", kind))
-    ends = np.cumsum(np.asarray(counts, dtype=np.int64))
+    lengths = sample_lengths(spec, groups.size, RandomStream(random_seed, "lengths", kind))
     for group in sorted(overrides):
         stream = RandomStream(random_seed, "lengths", kind, group_name(group))
-        end, count = int(ends[group]), counts[group]
-        lengths[end - count : end] = sample_lengths(overrides[group], count, stream)
+        members = np.flatnonzero(groups == group)
+        lengths[members] = sample_lengths(overrides[group], members.size, stream)
     return lengths
 
 

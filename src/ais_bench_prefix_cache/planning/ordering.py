@@ -1,12 +1,20 @@
-"""The order in which requests are sent."""
+"""Which request belongs to which group, and the order in which requests are sent."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
 from ais_bench_prefix_cache.planning.plan import Int32Column, Int64Column
 from ais_bench_prefix_cache.scenario.model import OrderStrategy
+
+
+def assigned_groups(counts: Sequence[int], random_seed: int) -> Int32Column:
+    """The group of each request in generation order: ``counts`` of each, shuffled by a stream of the seed."""
+    groups = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    return groups[RandomStream(random_seed, "groups").permutation(groups.size)]
 
 
 def send_order(

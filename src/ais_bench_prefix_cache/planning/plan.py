@@ -47,6 +47,8 @@ class Trajectory:
     that are not listed. ``fallback_reason`` says why a faster path was left. ``status`` is BEST_EFFORT where the lane
     check finds a fall or an overshoot, or the exact fallback was needed.
 
+    ``largest_step`` is how far the worst issue is from its peak or goal, as a rate; none is up to ``clear_step``.
+
     ``largest_distance`` is the largest distance of the cumulative hit rate from its final value after the first
     tenth of the input tokens; ``smallest_possible_distance`` a bound below which no plan can bring it.
     """
@@ -56,6 +58,8 @@ class Trajectory:
     issues: tuple[Mapping[str, Any], ...] = ()
     fallback_reason: str | None = None
     issue_count: int = 0
+    largest_step: float = 0.0
+    clear_step: float = 0.0
     largest_distance: float = 0.0
     smallest_possible_distance: float = 0.0
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ais_bench_prefix_cache.foundation.names import BEST_EFFORT, NO_RANK, PASS, group_name
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
-from ais_bench_prefix_cache.planning.allocation import allocate_warm
+from ais_bench_prefix_cache.planning.allocation import allocate_warm, share_among_lanes
 from ais_bench_prefix_cache.planning.cold_beam import beam_is_affordable, search_plan
-from ais_bench_prefix_cache.planning.cold_lanes import plan_lanes
+from ais_bench_prefix_cache.planning.cold_lanes import PLAY, plan_lanes
+from ais_bench_prefix_cache.planning.flag_free import flag_free_plan
 from ais_bench_prefix_cache.planning.lane_simulation import simulate_cold, simulate_warm
 from ais_bench_prefix_cache.planning.lanes import Lanes, build_lanes, cold_ranks
 from ais_bench_prefix_cache.planning.lengths import request_lengths
-from ais_bench_prefix_cache.planning.ordering import occurrence_in_group, send_order
+from ais_bench_prefix_cache.planning.ordering import assigned_groups, occurrence_in_group, send_order
 from ais_bench_prefix_cache.planning.plan import Int32Column, Int64Column, Plan, PlanningPath, Trajectory
 from ais_bench_prefix_cache.planning.quality import largest_distance, smallest_possible_distance
 from ais_bench_prefix_cache.planning.reachability import (
@@ -26,7 +26,7 @@ from ais_bench_prefix_cache.planning.reachability import (
     prefix_capacities,
     reachability,
 )
-from ais_bench_prefix_cache.planning.trajectory import check_trajectory
+from ais_bench_prefix_cache.planning.trajectory import TrajectoryCheck, check_trajectory, clear_step
 from ais_bench_prefix_cache.scenario.groups import group_counts
 from ais_bench_prefix_cache.scenario.model import Scenario
 
@@ -82,19 +82,20 @@ def plan_scenario(scenario: Scenario) -> Plan:
     shared = answer.blocks * block_size
     canonical = np.zeros(groups, dtype=np.int64)
     np.maximum.at(canonical, group, shared)
-    issues: tuple[Mapping[str, Any], ...] = ()
-    issue_count = 0
+    check = TrajectoryCheck((), 0, 0.0)
     if config.mode == "warmup":
         theory = simulate_warm(shared, group, canonical)
     else:
         theory = simulate_cold(shared, lanes)
-        issues, issue_count = check_trajectory(inputs, theory.hit_tokens, lanes, block_size)
+        check = check_trajectory(inputs, theory.hit_tokens, lanes, block_size)
     trajectory = Trajectory(
         path=answer.path,
-        status=BEST_EFFORT if issues or answer.path == "exact" else PASS,
-        issues=issues,
+        status=BEST_EFFORT if check.issues or answer.path == "exact" else PASS,
+        issues=check.issues,
         fallback_reason=answer.fallback_reason,
-        issue_count=issue_count,
+        issue_count=check.issue_count,
+        largest_step=check.largest_step,
+        clear_step=0.0 if config.mode == "warmup" else clear_step(inputs, block_size),
         largest_distance=largest_distance(inputs, theory.hit_tokens),
         smallest_possible_distance=smallest_possible_distance(inputs, limits, hit_blocks, block_size),
     )
@@ -133,22 +134,22 @@ def plan_scenario(scenario: Scenario) -> Plan:
 def _draw_requests(scenario: Scenario) -> _Requests:
     config, seed = scenario.prefix_cache, scenario.run.random_seed
     counts = group_counts(config.groups.count, config.groups.assignment, scenario.requests.count)
+    group = assigned_groups(counts, seed)
     overrides = config.groups.overrides.items()
     inputs = request_lengths(
         "input",
         scenario.requests.input_length,
         {group: override.input_length for group, override in overrides if override.input_length is not None},
-        counts,
+        group,
         seed,
     )
     outputs = request_lengths(
         "output",
         scenario.requests.output_length,
         {group: override.output_length for group, override in overrides if override.output_length is not None},
-        counts,
+        group,
         seed,
     )
-    group = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     order = send_order(config.order, group, inputs, RandomStream(seed, "order", config.order))
     group, inputs = group[order], inputs[order]
     return _Requests(
@@ -167,19 +168,36 @@ def _plan_cold(
     """The contract's paths: beam search where it is affordable, else scalable, else the exact fallback.
 
     The lane plan takes part in the beam search as one more finished state: so a small data set is never planned worse
-    than a large one.
+    than a large one. A plan without a clear fall or overshoot wins over any with one.
     """
+
+    def lane_plan(play: float) -> tuple[Int64Column, bool]:
+        return plan_lanes(inputs, capacity, limits, lanes, hit_blocks, block_size, play=play)
+
+    def badness(candidate: Int64Column) -> tuple[bool, float, float]:
+        """Whether it has a clear step, its distance from the target, and its worst step."""
+        hits = simulate_cold(candidate * block_size, lanes).hit_tokens
+        check = check_trajectory(inputs, hits, lanes, block_size)
+        return check.issue_count > 0, round(largest_distance(inputs, hits), 12), check.largest_step
+
+    def smoothest(*candidates: Int64Column) -> Int64Column:
+        """The best of the candidates; where each has a clear step, lanes that follow nothing but their own rate too."""
+        best = min(candidates, key=badness)
+        if badness(best)[0]:
+            best = min(best, lane_plan(math.inf)[0], key=badness)
+        if badness(best)[0]:
+            parts = share_among_lanes(
+                lanes.sums(inputs), np.zeros(lanes.count, np.int64), lanes.sums(limits), hit_blocks
+            )
+            found = flag_free_plan(inputs, capacity, lanes, parts, hit_blocks, block_size)
+            best = best if found is None else min(best, found, key=badness)
+        return best
+
     if beam_is_affordable(capacity):
-        blocks, _ = plan_lanes(inputs, capacity, limits, lanes, hit_blocks, block_size, play=0.0)
         searched = search_plan(inputs, capacity, limits, lanes, hit_blocks, block_size)
-
-        def badness(candidate: Int64Column) -> tuple[float, int]:
-            hits = simulate_cold(candidate * block_size, lanes).hit_tokens
-            _, issue_count = check_trajectory(inputs, hits, lanes, block_size)
-            return round(largest_distance(inputs, hits), 12), issue_count
-
-        return _SharedBlocks(min(searched, blocks, key=badness), "beam")
-    blocks, succeeded = plan_lanes(inputs, capacity, limits, lanes, hit_blocks, block_size)
+        return _SharedBlocks(smoothest(searched, lane_plan(0.0)[0]), "beam")
+    blocks, succeeded = lane_plan(PLAY)
+    blocks = smoothest(blocks)
     obstacle = _falling_capacity(capacity, lanes)
     if obstacle is None and succeeded:
         return _SharedBlocks(blocks, "scalable")

@@ -12,6 +12,8 @@ from ais_bench_prefix_cache.scenario.model import Scenario
 
 PERCENTILES = (50, 90, 95, 99)
 LENGTH_BINS = 10
+SMOOTHNESS_POINTS = 20
+BARS = "▁▂▃▄▅▆▇█"
 
 
 def inspect_summary(scenario: Scenario, plan: Plan) -> dict[str, Any]:
@@ -27,6 +29,7 @@ def inspect_summary(scenario: Scenario, plan: Plan) -> dict[str, Any]:
         "reachable_max": plan.reachability.max_rate,
         "target_reachable": plan.target_reachable,
         "trajectory": trajectory_summary(plan),
+        "smoothness": smoothness(plan),
         "group_reachability": {
             group_name(group): {"reachable_min": reach.min_rate, "reachable_max": reach.max_rate}
             for group, reach in enumerate(plan.group_reachability)
@@ -44,7 +47,7 @@ def inspect_summary(scenario: Scenario, plan: Plan) -> dict[str, Any]:
 def trajectory_summary(plan: Plan) -> dict[str, Any]:
     """The path taken, the result of the lane check, and the plan's quality."""
     trajectory = plan.trajectory
-    return {
+    summary: dict[str, Any] = {
         "path": trajectory.path,
         "status": trajectory.status,
         "issues": [dict(issue) for issue in trajectory.issues],
@@ -53,6 +56,24 @@ def trajectory_summary(plan: Plan) -> dict[str, Any]:
         "largest_distance_pp": 100 * trajectory.largest_distance,
         "smallest_possible_distance_pp": 100 * trajectory.smallest_possible_distance,
     }
+    if plan.mode == "cold":
+        summary["largest_step_pp"] = 100 * trajectory.largest_step
+        summary["clear_step_pp"] = 100 * trajectory.clear_step
+    return summary
+
+
+def smoothness(plan: Plan) -> dict[str, Any]:
+    """The cumulative hit rate after each of up to :data:`SMOOTHNESS_POINTS` equal parts of the requests.
+
+    ``picture`` draws the same rates, the largest as the highest bar.
+    """
+    inputs, hits = np.cumsum(plan.input_tokens), np.cumsum(plan.hit_tokens)
+    points = min(SMOOTHNESS_POINTS, len(plan))
+    ends = np.arange(1, points + 1) * len(plan) // points
+    rates = (hits[ends - 1] / inputs[ends - 1]).tolist()
+    highest = max(rates)
+    bars = [BARS[round(rate / highest * (len(BARS) - 1))] if highest else BARS[0] for rate in rates]
+    return {"requests": ends.tolist(), "cumulative_hit_rate": rates, "picture": "".join(bars)}
 
 
 def dp_route_counts(plan: Plan) -> dict[str, int]:

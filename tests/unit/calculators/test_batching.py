@@ -33,7 +33,7 @@ def test_continuous_batching_starts_the_third_request_earlier(batching: Any) -> 
     assert times(static) == {"A": (0, 2), "B": (0, 4), "C": (4, 6)}
     assert times(continuous) == {"A": (0, 2), "B": (0, 4), "C": (2, 4)}
     assert [
-        (plan["makespan"], plan["occupied_slot_steps"], plan["total_slot_steps"]) for plan in (static, continuous)
+        (plan["makespan_steps"], plan["occupied_slot_steps"], plan["total_slot_steps"]) for plan in (static, continuous)
     ] == [(6, 8, 12), (4, 8, 8)]
     assert (static["picture"], continuous["picture"]) == (["AA..CC", "BBBB.."], ["AACC", "BBBB"])
     assert continuous["utilisation"] == 1.0
@@ -45,16 +45,18 @@ def test_the_boundary_case_in_which_both_are_equal(batching: Any) -> None:
     assert times(document["static"]) == {"A": (0, 2), "B": (0, 2), "C": (2, 4)}
 
 
-def step_by_step(requests: list[BatchRequest], slots: int, continuous: bool) -> dict[str, tuple[int, int]]:
+def step_by_step(
+    requests: list[BatchRequest], slots: int, continuous: bool, listed: bool
+) -> dict[str, tuple[int, int]]:
     """The same policies as a loop over steps."""
-    waiting = sorted(requests, key=lambda request: request.arrival)
+    waiting = list(requests) if listed else sorted(requests, key=lambda request: request.arrival)
     active: dict[str, int] = {}
     result: dict[str, tuple[int, int]] = {}
     step = 0
     while waiting or active:
         if continuous or not active:
-            while waiting and waiting[0].arrival <= step and len(active) < slots:
-                request = waiting.pop(0)
+            for request in [request for request in waiting if request.arrival <= step][: slots - len(active)]:
+                waiting.remove(request)
                 active[request.name] = request.output_tokens
                 result[request.name] = (step, step + request.output_tokens)
         active = {name: left - 1 for name, left in active.items() if left > 1}
@@ -66,17 +68,42 @@ def step_by_step(requests: list[BatchRequest], slots: int, continuous: bool) -> 
     st.lists(st.tuples(st.integers(0, 12), st.integers(1, 9)), min_size=1, max_size=12),
     st.integers(1, 4),
     st.sampled_from(["static", "continuous"]),
+    st.sampled_from(["arrival", "listed"]),
 )
-def test_events_give_what_steps_give(numbers: list[tuple[int, int]], slots: int, policy: Any) -> None:
+def test_events_give_what_steps_give(numbers: list[tuple[int, int]], slots: int, policy: Any, admission: Any) -> None:
     requests = [BatchRequest(str(number), *pair) for number, pair in enumerate(numbers)]
-    plan = schedule(requests, slots=slots, policy=policy)
+    plan = schedule(requests, slots=slots, policy=policy, admission=admission)
     assert {o.request.name: (o.start, o.finish) for o in plan.occupancies} == step_by_step(
-        requests, slots, policy == "continuous"
+        requests, slots, policy == "continuous", admission == "listed"
     )
     # No slot is held by two requests at once.
     for slot in range(slots):
         held = sorted((o.start, o.finish) for o in plan.occupancies if o.slot == slot)
         assert all(before[1] <= after[0] for before, after in pairwise(held))
+
+
+def test_the_labs_order_of_admission(batching: Any) -> None:
+    # A is listed first, but arrives when B and C have been waiting.
+    arguments = ("--slots", "1", "--output-tokens", "1,3,1", "--arrivals", "2,0,1")
+    assert batching(*arguments)["continuous"]["start"] == {"B": 0, "C": 3, "A": 4}
+    listed = batching(*arguments, "--admit", "listed")
+    assert (listed["admission"], listed["continuous"]["start"]) == ("listed", {"B": 0, "A": 3, "C": 4})
+
+
+def test_the_labs_trace_by_steps(batching: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--slots", "2", "--output-tokens", "2,4,2", "--arrivals", "0,0,1", "--trace")
+    document = batching(*arguments)
+    assert document["static"]["trace"] == [
+        *({"step": step, "slots": ["A", "B"]} for step in (0, 1)),
+        *({"step": step, "slots": [None, "B"]} for step in (2, 3)),
+        *({"step": step, "slots": ["C", None]} for step in (4, 5)),
+    ]
+    assert document["continuous"]["makespan_steps"] == 4
+    assert document["continuous"]["finish"] == {"A": 2, "B": 4, "C": 4}
+    assert main(["batching", *arguments]) == 2
+    assert capsys.readouterr().err == "error [WRONG_OPTION] --trace: means nothing without --json\n"
+    assert main(["batching", "--slots", "1", "--output-tokens", "10001", "--trace", "--json"]) == 2
+    assert "--trace: the schedule has 10001 steps (allowed: 10000)" in capsys.readouterr().err
 
 
 def test_a_long_schedule_is_drawn_in_bounded_width() -> None:

@@ -38,7 +38,7 @@ def test_a_public_model(name: str) -> None:
     [
         ({"kv_reuse_groups": [[0, 1]]}, "kv_reuse_groups: is not understood"),
         ({"mb_per_layer": 2, "mamba_d_state": 16}, "mb_per_layer, mamba_d_state: is not understood"),
-        ({"model_type": "new", "num_key_value_heads": None}, "num_key_value_heads: is missing, and transformers"),
+        ({"model_type": "new", "num_key_value_heads": None}, "num_key_value_heads: is missing, and nothing says"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder: is set: an encoder-decoder keeps"),
         ({"cross_attention_layers": [1]}, "cross_attention_layers: is set: layers with cross attention"),
         ({"model_type": "bert"}, "model_type: is 'bert': an encoder keeps no cache"),
@@ -69,6 +69,18 @@ def test_what_switches_a_thing_off_is_understood() -> None:
         "mb_per_layer": 0,
     }
     assert sizing_of_model({**LLAMA, **off}) == plain
+
+
+def test_leftover_keys_of_states_mean_nothing_where_every_layer_is_named() -> None:
+    leftover = {"mamba_d_state": 16, "mamba_d_conv": 4, "mamba_n_heads": 8}
+    assert sizing_of_model({**LLAMA, **leftover, "layer_types": ["attention"] * 4}) == sizing_of_model(LLAMA)
+
+
+def test_a_layer_may_differ_from_the_others() -> None:
+    sizing = sizing_of_model({**LLAMA, "head_dim": 8, "per_layer_config": {"01": {"head_dim": 16}}})
+    assert sizing.bytes_per_token == 2 * 2 * 2 * (3 * 8 + 16)
+    with pytest.raises(CalculationError, match=r"^kv_reuse_layer: is not understood"):
+        sizing_of_model({**LLAMA, "per_layer_config": {"1": {"kv_reuse_layer": 1}}})
 
 
 @pytest.mark.parametrize(

@@ -121,15 +121,13 @@ def test_far_means_and_huge_intervals(spec: TruncatedNormalLength, low: int, hig
 
 
 def test_an_override_replaces_its_group_and_leaves_the_others() -> None:
-    counts = (4, 3, 5)
-    plain = request_lengths("input", UniformLength(1, 1000), {}, counts, 42)
-    changed = request_lengths("input", UniformLength(1, 1000), {1: FixedLength(7)}, counts, 42)
-    assert changed[4:7].tolist() == [7, 7, 7]
-    assert changed[:4].tolist() == plain[:4].tolist()
-    assert changed[7:].tolist() == plain[7:].tolist()
+    groups = np.array([0, 1, 2, 0, 1, 2, 2, 1, 0], dtype=np.int32)
+    plain = request_lengths("input", UniformLength(1, 1000), {}, groups, 42)
+    changed = request_lengths("input", UniformLength(1, 1000), {1: FixedLength(7)}, groups, 42)
+    assert changed.tolist() == np.where(groups == 1, 7, plain).tolist()
 
 
 def test_input_output_and_seed_give_different_lengths() -> None:
-    spec, counts = UniformLength(1, 10**9), (50,)
-    drawn = {tuple(request_lengths(kind, spec, {}, counts, seed)) for kind in ("input", "output") for seed in (1, 2)}
+    spec, groups = UniformLength(1, 10**9), np.zeros(50, dtype=np.int32)
+    drawn = {tuple(request_lengths(kind, spec, {}, groups, seed)) for kind in ("input", "output") for seed in (1, 2)}
     assert len(drawn) == 4

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
-from ais_bench_prefix_cache.planning.ordering import send_order
+from ais_bench_prefix_cache.planning.ordering import assigned_groups, send_order
 
 GROUP = np.array([0, 0, 0, 1, 1, 2], dtype=np.int32)
 LENGTH = np.array([30, 10, 20, 5, 5, 9], dtype=np.int64)
@@ -60,3 +60,10 @@ def test_one_request(strategy: str) -> None:
         RandomStream(1, "order"),
     )
     assert order.tolist() == [0]
+
+
+def test_which_request_belongs_to_which_group_depends_on_the_seed() -> None:
+    first, again, other = (assigned_groups((5, 0, 3), seed).tolist() for seed in (1, 1, 2))
+    assert first == again != other
+    assert sorted(first) == sorted(other) == [0] * 5 + [2] * 3
+    assert assigned_groups((4,), 7).tolist() == [0] * 4

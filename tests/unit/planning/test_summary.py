@@ -9,7 +9,7 @@ import pytest
 from tests.doubles.scenarios import make_scenario
 
 from ais_bench_prefix_cache.planning.planner import plan_scenario
-from ais_bench_prefix_cache.planning.summary import inspect_summary, length_summary
+from ais_bench_prefix_cache.planning.summary import inspect_summary, length_summary, smoothness
 from ais_bench_prefix_cache.scenario.model import UniformLength
 
 SPREAD = UniformLength(512, 4096)
@@ -28,6 +28,7 @@ def test_the_summary_has_the_contracts_keys_in_numeric_group_order() -> None:
         "reachable_max",
         "target_reachable",
         "trajectory",
+        "smoothness",
         "group_reachability",
         "groups",
         "input_tokens",
@@ -46,6 +47,17 @@ def test_the_summary_has_the_contracts_keys_in_numeric_group_order() -> None:
     assert json.loads(json.dumps(summary)) == summary
     warm = make_scenario(mode="warmup")
     assert inspect_summary(warm, plan_scenario(warm))["dp_route_counts"] == {}
+
+
+def test_smoothness_is_the_cumulative_rate_at_equal_steps() -> None:
+    plan = plan_scenario(make_scenario(count=50, dp_size=2))
+    shown = smoothness(plan)
+    assert shown["requests"] == [2, 5, 7, 10, 12, 15, 17, 20, 22, 25, 27, 30, 32, 35, 37, 40, 42, 45, 47, 50]
+    rates = [plan.hit_tokens[:end].sum() / plan.input_tokens[:end].sum() for end in shown["requests"]]
+    assert shown["cumulative_hit_rate"] == rates
+    assert shown["picture"][0] == "▁"  # The first request of each lane cannot hit.
+    assert max(shown["picture"]) == shown["picture"][rates.index(max(rates))] == "█"
+    assert smoothness(plan_scenario(make_scenario(count=3, target=0.0)))["picture"] == "▁▁▁"
 
 
 def test_length_summary_against_numpy() -> None:

@@ -580,8 +580,8 @@ def prepared_analysis(run_id: str, plan: Plan, warnings: list[dict[str, Any]]) -
 
 
 def plan_warnings(scenario: Scenario, plan: Plan) -> list[dict[str, Any]]:
-    """Everything that a plan has to be warned of: how it misses the target, and whether it fits into the server."""
-    warnings = target_warnings(plan, scenario.validation.target_warning_pp)
+    """Everything that a plan has to be warned of: of the target, of the way there, and of the server's cache."""
+    warnings = target_warnings(plan, scenario.validation.target_warning_pp) + trajectory_warnings(plan)
     blocks = scenario.service.kv_cache_blocks
     if blocks is None:
         return warnings
@@ -601,7 +601,7 @@ def _planned_requests(plan: Plan) -> Iterator[PlannedRequest]:
 
 
 def target_warnings(plan: Plan, target_warning_pp: float) -> list[dict[str, Any]]:
-    """The warnings that are known before anything is sent. They never change an exit code."""
+    """How the plan misses the requested target. Known before anything is sent; warnings never change an exit code."""
     warnings: list[dict[str, Any]] = []
     requested = float(plan.requested_target_hit_rate)
     reachable_min, reachable_max = plan.reachability.min_rate, plan.reachability.max_rate
@@ -629,16 +629,28 @@ def target_warnings(plan: Plan, target_warning_pp: float) -> list[dict[str, Any]
                 "threshold_pp": float(target_warning_pp),
             }
         )
-    if plan.trajectory.status != PASS:
-        warnings.append(
-            {
-                "code": Code.TRAJECTORY_BEST_EFFORT.value,
-                "message": "the total of hits is exact, but on the way there the cumulative hit rate may fall back or "
-                "overshoot (manifest: prefix_cache.trajectory)",
-                "issue_count": plan.trajectory.issue_count,
-            }
-        )
     return warnings
+
+
+def trajectory_warnings(plan: Plan) -> list[dict[str, Any]]:
+    """How far the cumulative hit rate falls back or overshoots on the way to its target."""
+    trajectory = plan.trajectory
+    if trajectory.status == PASS:
+        return []
+    how_far = (
+        f"falls back or overshoots by up to {100 * trajectory.largest_step:.2f} percentage points"
+        if trajectory.issue_count
+        else f"may fall back or overshoot, here by no more than {100 * trajectory.clear_step:.2f} percentage points"
+    )
+    return [
+        {
+            "code": Code.TRAJECTORY_BEST_EFFORT.value,
+            "message": f"the total of hits is exact, but on the way there the cumulative hit rate {how_far} "
+            "(manifest: prefix_cache.trajectory)",
+            "issue_count": trajectory.issue_count,
+            "largest_step_pp": 100 * trajectory.largest_step,
+        }
+    ]
 
 
 def signed_difference_pp(plan: Plan) -> float:

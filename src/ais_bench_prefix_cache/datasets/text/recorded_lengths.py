@@ -20,7 +20,7 @@ from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ScenarioError
 from ais_bench_prefix_cache.foundation.names import group_name
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
-from ais_bench_prefix_cache.planning.ordering import send_order
+from ais_bench_prefix_cache.planning.ordering import assigned_groups, send_order
 from ais_bench_prefix_cache.planning.plan import Int64Column
 from ais_bench_prefix_cache.scenario.groups import group_counts
 from ais_bench_prefix_cache.scenario.loading import scenario_of_document
@@ -42,12 +42,12 @@ def with_lengths_of_rows(document: Mapping[str, Any], full: Path) -> Mapping[str
         rule.clear()
         rule.update(mode="fixed", value=_PLACEHOLDER_TOKENS)
     scenario = scenario_of_document(replaced, "effective_config", "prefixes")
-    columns, ends = _lengths_as_generated(scenario, full)
+    columns, groups = _lengths_as_generated(scenario, full)
     replaced = copy.deepcopy(dict(document))
     for kind, group, rule in _csv_rules(replaced):
         lengths = columns[kind]
         if group is not None:
-            lengths = lengths[ends[group][0] : ends[group][1]]
+            lengths = lengths[groups[group]]
         rule.clear()
         rule.update(mode="explicit", values=lengths.tolist())
     return replaced
@@ -67,11 +67,11 @@ def _csv_rules(document: Mapping[str, Any]) -> Iterator[tuple[str, str | None, d
                 yield kind, group, rule
 
 
-def _lengths_as_generated(scenario: Scenario, full: Path) -> tuple[dict[str, Int64Column], dict[str, tuple[int, int]]]:
-    """The lengths of all rows in the order before sending, and where each group's begin and end."""
+def _lengths_as_generated(scenario: Scenario, full: Path) -> tuple[dict[str, Int64Column], dict[str, Int64Column]]:
+    """The lengths of all rows in the order before sending, and where each group's are."""
     groups, seed = scenario.prefix_cache.groups, scenario.run.random_seed
     counts = group_counts(groups.count, groups.assignment, scenario.requests.count)
-    group = np.repeat(np.arange(groups.count, dtype=np.int32), counts)
+    group = assigned_groups(counts, seed)
     strategy = scenario.prefix_cache.order
     # Equal lengths: the order by length keeps equal ones as they are, and the rows are in that order already.
     order = send_order(strategy, group, np.zeros(group.size, dtype=np.int64), RandomStream(seed, "order", strategy))
@@ -89,5 +89,4 @@ def _lengths_as_generated(scenario: Scenario, full: Path) -> tuple[dict[str, Int
     for kind, lengths in found.items():
         columns[kind] = np.empty(group.size, dtype=np.int64)
         columns[kind][order] = lengths
-    ends = np.cumsum(counts).tolist()
-    return columns, {group_name(n): (end - count, end) for n, (end, count) in enumerate(zip(ends, counts, strict=True))}
+    return columns, {group_name(number): np.flatnonzero(group == number) for number in range(groups.count)}
