@@ -400,7 +400,9 @@ class CopyKind(DataSetKind):
             compare_exactly(None, effective.get("zipf_exponent"), f"{where}.zipf_exponent", findings)
         else:
             config.number("zipf_exponent", 0, 100)
-        rows = records["requests"].rows if "requests" in records else 0
+        if "requests" not in records:
+            return None
+        rows = records["requests"].rows
         columns = recorded_columns(effective, rows, where, findings)
         if columns is None or not config.is_sound():
             return None
