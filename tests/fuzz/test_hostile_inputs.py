@@ -1,4 +1,4 @@
-"""Whatever a file holds, the answer is a result or an error of our own tree. Short here; ``make fuzz EXAMPLES=20000`` goes on."""
+"""Whatever a file holds, the answer is a result or an error of our own tree. ``make fuzz EXAMPLES=20000`` goes on."""
 
 from __future__ import annotations
 
