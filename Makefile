@@ -7,6 +7,7 @@
 #   make test-real            the tests against real servers on the CPU
 #   make test-real-vllm, make test-real-sglang    those against one of them
 #   make test-versions        what needs no AISBench, with the oldest and the newest Python and libraries (OLDEST=, NEWEST=)
+#   make fuzz EXAMPLES=20000  hostile inputs, for as many examples
 #   make bench                benchmarks; results are printed as ratios
 # docs/contributing.md says how long each takes.
 
@@ -21,7 +22,7 @@ RUN := $(VENV)/bin/python
 CHECK_RUN := $(CHECK_VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo lint typecheck check test test-real test-real-vllm test-real-sglang test-versions test-oldest test-newest bench clean
+.PHONY: install demo lint typecheck check test test-real test-real-vllm test-real-sglang test-versions test-oldest test-newest fuzz bench clean
 
 install: $(INSTALLED)
 
@@ -99,6 +100,10 @@ test-real-vllm: $(INSTALLED) $(VLLM_VENV)/.installed
 
 test-real-sglang: $(INSTALLED) $(SGLANG_VENV)/.installed
 	$(RUN) -m pytest -m "real and sglang"
+
+EXAMPLES ?= 20000
+fuzz: $(INSTALLED)
+	AISBENCH_PREFIX_CACHE_FUZZ_EXAMPLES=$(EXAMPLES) $(RUN) -m pytest -q -n 2 tests/fuzz
 
 bench: $(INSTALLED)
 	$(RUN) -m tests.benchmarks.run_all

@@ -23,7 +23,6 @@ DESCRIPTION = (
 DEFAULT_CORPUS = Path("GSM8K.jsonl")
 DEFAULT_OUTPUT = Path("distribution.jsonl")
 DEFAULT_PREFIX_COUNT = 20
-CORPUS_FIELDS = ("question", "text")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +126,7 @@ def _generate(arguments: argparse.Namespace, inputs: InputLengths, outputs: Outp
     from ais_bench_prefix_cache.commands.console import note, print_json, progress_bar
     from ais_bench_prefix_cache.datasets.copies.copied_prompts import CopiedPrompts
     from ais_bench_prefix_cache.datasets.copies.copy_paths import claim_names
-    from ais_bench_prefix_cache.datasets.copies.kind import KIND, copy_content, copy_origin
+    from ais_bench_prefix_cache.datasets.copies.kind import CORPUS_FIELDS, KIND, copy_content, copy_origin
     from ais_bench_prefix_cache.datasets.copies.request_lengths import input_column, output_column
     from ais_bench_prefix_cache.datasets.format.engine import write_data_set
     from ais_bench_prefix_cache.datasets.format.writing import PARTIAL_SUFFIX
@@ -265,6 +264,8 @@ def _effective_config(
     arguments: argparse.Namespace, inputs: InputLengths, outputs: OutputLengths, config: Any
 ) -> dict[str, Any]:
     """Everything that decides the files, and nothing else."""
+    from ais_bench_prefix_cache.datasets.copies.kind import CORPUS_FIELDS
+
     return {
         "input_lengths": {
             "distribution": [[part.min, part.max, part.count] for part in inputs.ranges] or None,

@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Print tables or JSON, and write a page where asked; returns the exit code."""
     from ais_bench_prefix_cache.commands.console import note, print_json
+    from ais_bench_prefix_cache.datasets.format.documents import read_sealed
+    from ais_bench_prefix_cache.datasets.kinds import verify_data_set
     from ais_bench_prefix_cache.reporting.finished_run import read_finished_run
     from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
     from ais_bench_prefix_cache.reporting.records_file import write_records
@@ -43,6 +45,9 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
 
     choice = chosen(arguments)
+    verify_data_set(choice.manifest)
+    if choice.run is not None:
+        read_sealed(choice.run.analysis, what="analysis of the run")
     run = read_finished_run(choice.manifest, choice.run, percentiles=arguments.percentiles)
     if arguments.records is not None:
         write_records(arguments.records, run.records)

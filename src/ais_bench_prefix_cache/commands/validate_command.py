@@ -6,19 +6,28 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.commands.choosing import add_choice, chosen
 from ais_bench_prefix_cache.commands.console import print_json, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
+from ais_bench_prefix_cache.datasets.format.documents import render_document, require_plain_files
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, PrefixCacheError
 from ais_bench_prefix_cache.foundation.log_files import run_log
 
+if TYPE_CHECKING:
+    from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
+    from ais_bench_prefix_cache.datasets.format.kind import DataSetKind
+    from ais_bench_prefix_cache.scenario.model import Scenario, TokenizerConfig
+
 DESCRIPTION = (
     "Check every byte, row and figure of a prepared data set: edits, truncations, swapped rows, missing or foreign "
-    "files are found and named, all at once. Prints one JSON object: ok, rows, run_id, or ok false and the errors."
+    "files are found and named, all at once, and so is everything that its recorded configuration, planned again, does "
+    "not give. Prints one JSON object: ok, rows, run_id, or ok false and the errors."
 )
 
 
@@ -28,8 +37,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deep",
         action="store_true",
-        help="also encode every prompt with the tokenizer and replay it through a model of the cache "
-        "(image data sets: encode every text)",
+        help="also encode every prompt with the tokenizer and replay it through a model of the cache (image data sets: "
+        "encode every text); with the corpus at hand make the prompts again and compare their bytes",
+    )
+    sources = parser.add_argument_group(
+        "what --deep trusts",
+        "With --scenario what that names, permission to run code included. Else these; without them, a local directory "
+        "and a corpus file that the manifest names are read, as data: no code is run, nothing is downloaded.",
+    )
+    sources.add_argument("--tokenizer", metavar="DIR|NAME", help="the server's tokenizer: a directory or a hub name")
+    sources.add_argument(
+        "--trust-remote-code", action="store_true", help="allow Python code of the tokenizer's repository"
+    )
+    sources.add_argument("--corpus", type=Path, metavar="FILE", help="the corpus that the data set was made from")
+    sources.add_argument("--trace", type=Path, metavar="FILE", help="the trace that the data set was made from")
+    origin = parser.add_argument_group("who made it: a detached signature (HMAC-SHA256) beside the manifest")
+    origin.add_argument(
+        "--seal", type=Path, metavar="KEY_FILE", help="write MANIFEST.hmac, after everything else was found to be right"
+    )
+    origin.add_argument(
+        "--signature", type=Path, metavar="KEY_FILE", help="refuse a manifest without a signature by this key"
     )
 
 
@@ -38,7 +65,7 @@ def execute(arguments: argparse.Namespace) -> int:
     try:
         manifest = chosen(arguments).manifest
         with _log(manifest):
-            report = _report(manifest, deep=arguments.deep)
+            report = _report(arguments, manifest)
     except PrefixCacheError as error:
         # On a terminal the lines on stderr say it already.
         if not sys.stdout.isatty():
@@ -48,25 +75,97 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _report(manifest: Path, *, deep: bool) -> dict[str, Any]:
-    from ais_bench_prefix_cache.datasets.format.engine import verify_deeply
+def _report(arguments: argparse.Namespace, manifest_path: Path) -> dict[str, Any]:
+    from ais_bench_prefix_cache.datasets.format.documents import read_document
+    from ais_bench_prefix_cache.datasets.format.signature import check_signature, sign, signature_path
     from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
+    from ais_bench_prefix_cache.datasets.format.writing import write_content
     from ais_bench_prefix_cache.datasets.kinds import verify
-    from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
-    data_set = verify(manifest)
+    if arguments.signature is not None:
+        _, content = read_document(manifest_path, what="manifest")
+        check_signature(manifest_path, content, arguments.signature)
+    data_set = verify(manifest_path)
     report: dict[str, Any] = {"ok": True, "rows": data_set.rows, "run_id": data_set.run_id}
-    warning = corpus_warning(data_set.manifest)
+    scenario = _own_scenario(arguments, data_set.kind)
+    corpus_path = arguments.corpus or (scenario.corpus.path if scenario else _recorded_corpus(data_set))
+    warning = corpus_warning(data_set.manifest, corpus_path)
     if warning is not None:
         warn(warning)
         report["warnings"] = [warning]
-    if deep:
-        stated = data_set.manifest["effective_config"]["tokenizer"]
-        tokenizer = load_quietly(
-            TokenizerConfig(stated["path"], stated["block_size"], stated["revision"], stated["trust_remote_code"])
-        )
-        report["deep"] = verify_deeply(data_set, tokenizer)
+    if arguments.deep:
+        report["deep"] = _deep(arguments, data_set, scenario, None if warning else corpus_path)
+    if arguments.signature is not None:
+        report["signature"] = "valid"
+    if arguments.seal is not None:
+        _, content = read_document(manifest_path, what="manifest")
+        if content != render_document(data_set.manifest):
+            message = "the manifest was changed while it was validated"
+            raise ArtifactError.of(Code.CONTENT_EDITED, str(manifest_path), message)
+        write_content(signature_path(manifest_path), sign(content, arguments.seal))
+        report["sealed"] = str(signature_path(manifest_path))
     return report
+
+
+def _own_scenario(arguments: argparse.Namespace, kind: DataSetKind) -> Scenario | None:
+    """The user's Scenario, by which the data set was chosen: the two agree in all that shapes it."""
+    from ais_bench_prefix_cache.scenario.loading import load_scenario
+
+    if arguments.scenario is None:
+        return None
+    return load_scenario(arguments.scenario, rules=kind.scenario_rules, settings=arguments.settings)
+
+
+def _recorded_corpus(data_set: VerifiedDataSet) -> Path:
+    return Path(data_set.manifest["effective_config"]["corpus"]["path"])
+
+
+def _deep(
+    arguments: argparse.Namespace, data_set: VerifiedDataSet, scenario: Scenario | None, corpus_path: Path | None
+) -> dict[str, Any]:
+    """Judge the texts, as far as tokenizer and corpus are at hand; says what was not proven."""
+    from ais_bench_prefix_cache.datasets.format.engine import verify_deeply
+    from ais_bench_prefix_cache.exact_text.corpus import load_corpus
+
+    config, named_by = _tokenizer(arguments, data_set, scenario)
+    not_proven = data_set.kind.not_proven(data_set.manifest)
+    if config is None:
+        not_proven.insert(
+            0, "anything about tokens: the tokenizer is no local directory; give --tokenizer or --scenario"
+        )
+        deep: dict[str, Any] = {}
+    else:
+        fields = data_set.kind.corpus_fields(data_set.manifest)
+        corpus = None if corpus_path is None else load_corpus(corpus_path, *fields)
+        deep = {
+            **verify_deeply(data_set, load_quietly(config), corpus, arguments.trace),
+            "tokenizer_named_by": named_by,
+        }
+        if not deep["rebuilt"]:
+            missing = "the corpus" if corpus is None else "the trace (--trace)"
+            not_proven.insert(0, f"that making the prompts again gives the same bytes: {missing} is not at hand")
+    if not_proven:
+        warn({"code": Code.NOT_PROVEN.value, "message": "not proven: " + "; ".join(not_proven)})
+    return {**deep, "not_proven": not_proven}
+
+
+def _tokenizer(
+    arguments: argparse.Namespace, data_set: VerifiedDataSet, scenario: Scenario | None
+) -> tuple[TokenizerConfig | None, str]:
+    """What to load, and who named it. Permission to run code, and names on the hub, never come from the manifest."""
+    from ais_bench_prefix_cache.scenario.model import TokenizerConfig
+
+    recorded = data_set.manifest["effective_config"]["tokenizer"]
+    if arguments.tokenizer is not None:
+        trusted = arguments.trust_remote_code
+        return TokenizerConfig(arguments.tokenizer, recorded["block_size"], None, trusted), "--tokenizer"
+    if scenario is not None:
+        trusted = scenario.tokenizer.trust_remote_code or arguments.trust_remote_code
+        return replace(scenario.tokenizer, trust_remote_code=trusted), "--scenario"
+    if not Path(recorded["path"]).is_dir():
+        return None, "manifest"
+    require_plain_files(Path(recorded["path"]))
+    return TokenizerConfig(recorded["path"], recorded["block_size"], None, arguments.trust_remote_code), "manifest"
 
 
 @contextmanager

@@ -34,6 +34,11 @@ def kind_named(name: str) -> DataSetKind:
     return kind
 
 
+def sent_kinds() -> tuple[str, ...]:
+    """The names of the kinds that ``run`` can send."""
+    return tuple(name for name in KINDS if kind_named(name).run_refusal is None)
+
+
 def verify(manifest_path: Path) -> VerifiedDataSet:
     """Verify a data set by the rules of its kind, wherever its files lie now.
 

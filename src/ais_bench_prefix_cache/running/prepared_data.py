@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from ais_bench_prefix_cache.datasets.format.manifest_search import FoundManifest, ManifestSearch, find_manifest
+from ais_bench_prefix_cache.datasets.kinds import sent_kinds
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.scenario.model import Scenario
 
-SENT_KINDS = ("text", "mm")
-
 
 def search_prepared(scenario: Scenario) -> ManifestSearch:
     """The newest prepared data set, of a kind that can be sent, that the Scenario asks for."""
-    return find_manifest(scenario, ("prepared",), benchmark_modes=SENT_KINDS)
+    return find_manifest(scenario, ("prepared",), benchmark_modes=sent_kinds())
 
 
 def find_prepared(scenario: Scenario) -> tuple[FoundManifest, tuple[str, ...]]:

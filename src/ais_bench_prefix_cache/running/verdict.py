@@ -96,7 +96,7 @@ def analysis_of_run(
             ):
                 note(f"finding [{finding.code}] {finding.message}\n    {finding.remedy}")
         raise ServiceError(error.problems) from error
-    changed_corpus = corpus_warning(data.manifest)
+    changed_corpus = corpus_warning(data.manifest, scenario.corpus.path)
     if changed_corpus is not None:
         document["warnings"].append(changed_corpus)
         document["validation"]["status"] = PASS_WITH_WARNING

@@ -205,7 +205,7 @@ def _retries(excess: _Excess) -> Finding | None:
         "error",
         f"{retried} {'request was' if retried == 1 else 'requests were'} sent more than once",
         {**excess.numbers, "retried_requests": retried, **excess.failures},
-        "Look for time-outs and connection errors in AISBench's log; set aisbench.model.retry to 1.",
+        "Look for time-outs and connection errors in AISBench's log; set aisbench.model.retry to 0.",
     )
 
 

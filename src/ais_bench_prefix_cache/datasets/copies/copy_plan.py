@@ -7,8 +7,10 @@ blocks; the budget ``rate * all input tokens`` is handed out within these limits
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -22,6 +24,9 @@ PrefixAlgorithm = Literal["uniform", "zipf"]
 
 COLD = -1
 """The parent of the first prompt."""
+MOST_SPECIAL_TOKENS = 3
+"""Before or after a text; tokenizers add one or none."""
+MOST_OWN_TOKENS = 256
 _WEIGHT_DIGITS = 24
 _DIRECT_DRAWS = 16
 """Parents drawn from the whole window before the long enough ones are listed."""
@@ -77,26 +82,68 @@ def plan_copies(
     return CopyPlan(input_tokens, prefix, _parents(input_tokens, prefix, rules, seed), reachable)
 
 
-def prefix_capacity(input_tokens: Int64Column, rules: CopyRules) -> Int64Column:
-    """The longest prefix that each prompt may copy."""
-    capacity = np.zeros(len(input_tokens), dtype=np.int64)
-    lengths = input_tokens.tolist()
+def prefix_capacity(input_tokens: Int64Column, rules: CopyRules, longest: Int64Column | None = None) -> Int64Column:
+    """The longest prefix that each prompt may copy. ``longest`` is :func:`longest_in_window`, where it is known."""
+    if longest is None:
+        longest = longest_in_window(input_tokens, rules.window)
+    room = np.minimum(input_tokens - rules.own_tokens, longest - rules.closing_tokens)
+    short = input_tokens < rules.block_size
+    room = np.where(short, room if rules.copy_short else 0, room - room % rules.block_size)
+    room[:1] = 0
+    return np.where(room > rules.first_tokens, room, 0).astype(np.int64)
+
+
+def longest_in_window(input_tokens: Int64Column, window: int) -> Int64Column:
+    """For each prompt the longest of the ``window`` prompts before it; 0 for the first."""
+    result = np.zeros(len(input_tokens), dtype=np.int64)
     # Indices of the window whose lengths fall: the first is the longest.
     longest: deque[int] = deque()
+    lengths = input_tokens.tolist()
     for index, length in enumerate(lengths):
         if index:
-            while longest[0] < index - rules.window:
+            while longest[0] < index - window:
                 longest.popleft()
-            room = min(length - rules.own_tokens, lengths[longest[0]] - rules.closing_tokens)
-            if length >= rules.block_size:
-                room -= room % rules.block_size
-            elif not rules.copy_short:
-                room = 0
-            capacity[index] = room if room > rules.first_tokens else 0
+            result[index] = lengths[longest[0]]
         while longest and lengths[longest[-1]] <= length:
             longest.pop()
         longest.append(index)
-    return capacity
+    return result
+
+
+def possible_plan(
+    input_tokens: Int64Column,
+    rate: float,
+    *,
+    block_size: int,
+    window: int,
+    copy_short: bool,
+    algorithm: PrefixAlgorithm,
+    exponent: float,
+    seed: int,
+    reachable_tokens: int,
+    prefix_tokens: Int64Column,
+) -> CopyPlan | None:
+    """The plan that has this reachable total and these prefixes for some tokenizer; None where there is none.
+
+    What a tokenizer decides are small numbers: its special tokens before and after a text, and the least that follows a
+    copied prefix. A larger least never allows more, so the ones with the right total are found by halving, and all of
+    them allow the same.
+    """
+    longest = longest_in_window(input_tokens, window)
+    for first, closing in product(range(MOST_SPECIAL_TOKENS + 1), repeat=2):
+
+        def reachable(own: int, first: int = first, closing: int = closing) -> int:
+            rules = CopyRules(block_size, window, own, first, closing, copy_short)
+            return -int(prefix_capacity(input_tokens, rules, longest).sum())
+
+        own = bisect_left(range(MOST_OWN_TOKENS + 1), -reachable_tokens, lo=1, key=reachable)
+        if own > MOST_OWN_TOKENS or reachable(own) != -reachable_tokens:
+            continue
+        rules = CopyRules(block_size, window, own, first, closing, copy_short)
+        plan = plan_copies(input_tokens, rate, rules, algorithm=algorithm, exponent=exponent, seed=seed)
+        if np.array_equal(plan.prefix_tokens, prefix_tokens):
+            return plan
+    return None
 
 
 def share_budget(

@@ -7,6 +7,7 @@ with its parent's tokens, the markers, and the hits by replay.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +15,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
+
 from ais_bench_prefix_cache import __version__
 from ais_bench_prefix_cache.datasets.copies.copy_paths import CopyPaths
+from ais_bench_prefix_cache.datasets.copies.copy_plan import possible_plan
+from ais_bench_prefix_cache.datasets.copies.recorded import LARGEST_LENGTH, recorded_columns
 from ais_bench_prefix_cache.datasets.format.document_checks import ConfigReader, compare_exactly, value_in
 from ais_bench_prefix_cache.datasets.format.documents import is_count
-from ais_bench_prefix_cache.datasets.format.kind import Content, DataSetKind, DeepCheck, JsonRow, Ledger
+from ais_bench_prefix_cache.datasets.format.kind import (
+    Content,
+    DataSetKind,
+    DeepCheck,
+    JsonRow,
+    Ledger,
+    Sources,
+)
 from ais_bench_prefix_cache.datasets.format.manifest import TOKENIZER_KEYS
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.rows import ANSWER, Free, FreeCount, FreePositive, FreeText, Row, read_rows
@@ -33,8 +45,22 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
     from ais_bench_prefix_cache.planning.plan import Int64Column
 
+PLANNED_KEYS = ("actual_token_length", "prefix_token_length", "parent_prompt_index")
+_LARGEST = (1 << 63) - 1
 COLD_SOURCE = "GSM8K"
 """The audit file's word for corpus text, whatever the corpus is called."""
+CORPUS_FIELDS = ("question", "text")
+CONFIG_KEYS = (
+    "input_lengths",
+    "output_lengths",
+    "repeat_rate",
+    "prefix_count",
+    "prefix_algorithm",
+    "zipf_exponent",
+    "seed",
+    "corpus",
+    "tokenizer",
+)
 NO_PARENT = -1
 
 
@@ -86,8 +112,17 @@ class CopyLedger(Ledger):
         unique_markers: bool,
         origins: str,
         replay_hits: Callable[[], int],
+        input_tokens: list[int] | None = None,
+        max_tokens: list[int] | None = None,
     ) -> None:
-        """``config`` is the effective configuration; ``replay_hits`` is asked when all rows are known."""
+        """``config`` is the effective configuration; ``replay_hits`` is asked when all rows are known.
+
+        ``input_tokens`` and ``max_tokens`` are those of each row, where the configuration says them.
+        """
+        self.count = None if input_tokens is None else len(input_tokens)
+        self._config = config
+        self._inputs, self._outputs = input_tokens, max_tokens
+        self._columns = array("q"), array("q"), array("q")
         self._rate: float = config["repeat_rate"]
         self._window: int = config["prefix_count"]
         self._block: int = config["tokenizer"]["block_size"]
@@ -101,7 +136,9 @@ class CopyLedger(Ledger):
         self._share = TokenShare()
 
     def expected(self, index: int, row: JsonRow) -> CopyRow:
-        tokens, prefix, parent = row["actual_token_length"], row["prefix_token_length"], row["parent_prompt_index"]
+        prefix, parent = row["prefix_token_length"], row["parent_prompt_index"]
+        tokens = row["actual_token_length"] if self._inputs is None else self._inputs[index]
+        max_tokens = row["max_tokens"] if self._outputs is None else self._outputs[index]
         first = max(0, index - len(self._recent))
         if not self._recent:
             prefix, parent, seed, constructed = 0, NO_PARENT, 0, tokens
@@ -117,7 +154,7 @@ class CopyLedger(Ledger):
             answer=ANSWER,
             target_token_length=tokens,
             actual_token_length=tokens,
-            max_tokens=row["max_tokens"],
+            max_tokens=max_tokens,
             prefix_token_length=prefix,
             constructed_prefix_token_length=constructed,
             seed_token_length=seed,
@@ -145,6 +182,35 @@ class CopyLedger(Ledger):
         self._rows += 1
         self._max_tokens += row["max_tokens"]
         self._share += TokenShare(tokens, row["prefix_token_length"])
+        for column, key in zip(self._columns, PLANNED_KEYS, strict=True):
+            column.append(min(row[key], _LARGEST))
+
+    def finish(self, name: str, findings: Findings) -> None:
+        """Plan again: prefixes and parents follow from lengths, rate and seed, but for small numbers of tokens."""
+        config = self._config
+        lengths, prefixes, parents = (np.asarray(column, dtype=np.int64) for column in self._columns)
+        if not len(lengths) or int(lengths.max()) > LARGEST_LENGTH:
+            return
+        plan = possible_plan(
+            lengths,
+            self._rate,
+            block_size=self._block,
+            window=self._window,
+            copy_short=self._unique_markers,
+            algorithm=config["prefix_algorithm"],
+            exponent=config["zipf_exponent"] or 0.0,
+            seed=config["seed"],
+            reachable_tokens=self._reachable,
+            prefix_tokens=prefixes,
+        )
+        if plan is None:
+            message = "its prefixes are not what lengths, rate, window, block size and seed give with any tokenizer"
+            findings.add(Code.WRONG_VALUE, f"{name}: prefix_token_length", message)
+        elif different := np.flatnonzero(plan.parent != parents).tolist():
+            index = different[0]
+            place = f"{name} line {index + 1}: parent_prompt_index"
+            expected = str(int(plan.parent[index]))
+            findings.add(Code.WRONG_VALUE, place, f"it says {parents[index]}", allowed=expected)
 
     def sections(self, artifacts: Mapping[str, Any]) -> dict[str, Any]:
         total, prefix = self._share.total, self._share.shared
@@ -313,9 +379,12 @@ class CopyKind(DataSetKind):
         config.count("tokenizer.block_size", 1)
         for path in ("corpus.path", "tokenizer.path"):
             config.text(path)
-        if not config.sound:
+        if not config.is_sound():
             return None
         assert isinstance(effective, dict)
+        compare_exactly({key: effective.get(key) for key in CONFIG_KEYS}, effective, where, findings)
+        corpus = {"path": effective["corpus"]["path"], "fields": list(CORPUS_FIELDS)}
+        compare_exactly(corpus, effective["corpus"], f"{where}.corpus", findings)
         keys = ["path", "block_size", "revision", "trust_remote_code"]
         found = effective["tokenizer"]
         compare_exactly({key: found.get(key) for key in keys}, found, f"{where}.tokenizer", findings)
@@ -327,13 +396,57 @@ class CopyKind(DataSetKind):
             place = f"{paths.manifest.name}: prefix_cache"
             findings.add(Code.WRONG_TYPE, place, f"it says {shown(manifest.get('prefix_cache'))}")
             return None
+        if effective["prefix_algorithm"] == "uniform":
+            compare_exactly(None, effective.get("zipf_exponent"), f"{where}.zipf_exponent", findings)
+        else:
+            config.number("zipf_exponent", 0, 100)
+        if "requests" not in records:
+            return None
+        rows = records["requests"].rows
+        columns = recorded_columns(effective, rows, where, findings)
+        if columns is None or not config.is_sound():
+            return None
         return CopyLedger(
             effective,
+            input_tokens=columns[0],
+            max_tokens=columns[1],
             reachable_tokens=figures[0],
             unique_markers=unique,
             origins=CopyPaths(paths.directory, paths.run_id).origins.name,
             replay_hits=lambda: figures[1],
         )
+
+    def corpus_fields(self, manifest: Mapping[str, Any]) -> tuple[str, ...]:
+        return CORPUS_FIELDS
+
+    def not_proven(self, manifest: Mapping[str, Any]) -> list[str]:
+        lengths = manifest["effective_config"]["input_lengths"]
+        if lengths["input_token_csv"] is None:
+            return []
+        return ["that the lengths are those of the CSV file of --input-token-csv, which is not part of the data set"]
+
+    def rebuild(
+        self, paths: RunPaths, manifest: Mapping[str, Any], sources: Sources, trace: Path | None
+    ) -> Content | None:
+        from ais_bench_prefix_cache.datasets.copies.copied_prompts import CopiedPrompts
+
+        config, files = manifest["effective_config"], self.row_files(paths, manifest)
+        lengths = np.array([row["actual_token_length"] for row in read_rows(files["requests"])], dtype=np.int64)
+        outputs = np.array([row["max_tokens"] for row in read_rows(files["requests"])], dtype=np.int64)
+        prompts = CopiedPrompts(
+            lengths,
+            config["repeat_rate"],
+            tokenizer=sources.tokenizer,
+            corpus=sources.corpus,
+            block_size=config["tokenizer"]["block_size"],
+            window=config["prefix_count"],
+            algorithm=config["prefix_algorithm"],
+            exponent=config["zipf_exponent"] or 0.0,
+            seed=config["seed"],
+        )
+        # A data set may have been moved: each row names the audit file where it was written.
+        origins = Path(next(read_rows(files["requests"]))["prefix_pool_path"])
+        return copy_content(prompts, outputs, config, origins)
 
     def deep_check(
         self, paths: RunPaths, manifest: Mapping[str, Any], tokenizer: PromptTokenizer, findings: Findings

@@ -194,13 +194,17 @@ def compare_exactly(expected: Any, found: Any, where: str, findings: Findings) -
 
 
 class ConfigReader:
-    """Reads values out of the effective configuration; ``sound`` turns False at the first unusable one."""
+    """Reads values out of the effective configuration; :meth:`is_sound` says whether all could be used."""
 
     def __init__(self, config: Mapping[str, Any], where: str, findings: Findings) -> None:
         self._config = config
         self._where = where
         self._findings = findings
-        self.sound = True
+        self._sound = True
+
+    def is_sound(self) -> bool:
+        """Whether every value so far could be used."""
+        return self._sound
 
     def count(self, path: str, minimum: int) -> int:
         value = value_in(self._config, path)
@@ -229,7 +233,7 @@ class ConfigReader:
         return None
 
     def _unusable(self, path: str, value: object, allowed: str) -> None:
-        self.sound = False
+        self._sound = False
         self._findings.add(Code.WRONG_TYPE, f"{self._where}.{path}", f"it says {shown(value)}", allowed=allowed)
 
 

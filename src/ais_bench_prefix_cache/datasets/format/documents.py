@@ -40,23 +40,33 @@ def render_document(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2) + "\n").encode()
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path, *, follow_links: bool = False) -> BinaryIO:
     """Open a file for reading that must be a plain one: not a link, directory, device, socket or FIFO.
 
     A file of a data set is data: a link could lead anywhere, and reading a FIFO or a device may never end.
+    ``follow_links`` is for files that a user names.
     Raises :class:`OSError`.
     """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         # Opening a FIFO waits for a writer, unless told not to.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
     except OSError:
-        if path.is_symlink():
+        if path.is_symlink() and not follow_links:
             raise OSError(None, "it is a symbolic link, not a file", str(path)) from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(None, "it is a directory, device, socket or FIFO, not a file", str(path))
     return os.fdopen(descriptor, "rb", buffering=READ_BYTES)
+
+
+def require_plain_files(directory: Path) -> None:
+    """Raises :class:`ArtifactError` where a directory that a document names holds anything that is no file to read."""
+    for path in sorted(directory.iterdir()):
+        if not path.is_file() and not path.is_dir():
+            message = "it is a device, socket, FIFO or a link to nothing, not a file"
+            raise ArtifactError.of(Code.UNREADABLE_FILE, str(path), message)
 
 
 def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:
@@ -83,6 +93,15 @@ def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:
     except UnicodeEncodeError:
         raise ArtifactError.of(Code.INVALID_JSON, str(path), f"the {what} holds half of a character") from None
     return document, content
+
+
+def read_sealed(path: Path, *, what: str) -> dict[str, Any]:
+    """As :func:`read_document`, with the document's own digest checked. Raises :class:`ArtifactError`."""
+    document, content = read_document(path, what=what)
+    problems = digest_problems(path, document, content, what=what)
+    if problems:
+        raise ArtifactError(problems)
+    return document
 
 
 def digest_problems(path: Path, document: Mapping[str, Any], content: bytes, *, what: str) -> list[Problem]:

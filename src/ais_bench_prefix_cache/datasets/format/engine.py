@@ -29,7 +29,7 @@ from ais_bench_prefix_cache.datasets.format.document_checks import (
 )
 from ais_bench_prefix_cache.datasets.format.documents import digest_problems, open_regular, sealed
 from ais_bench_prefix_cache.datasets.format.file_records import file_records
-from ais_bench_prefix_cache.datasets.format.kind import Content, DataSetKind, Ledger
+from ais_bench_prefix_cache.datasets.format.kind import Content, DataSetKind, Ledger, Sources
 from ais_bench_prefix_cache.datasets.format.manifest import artifacts_section
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.rows import Free, LineBatch, Row, render_row
@@ -40,6 +40,7 @@ from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 if TYPE_CHECKING:
+    from ais_bench_prefix_cache.exact_text.corpus import Corpus
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 
 TEXTS_ENCODED_AT_ONCE = 128
@@ -156,8 +157,13 @@ def verify_files(kind: DataSetKind, manifest_path: Path, manifest: dict[str, Any
     return VerifiedDataSet(kind, manifest, analysis, paths, rows)
 
 
-def verify_deeply(data_set: VerifiedDataSet, tokenizer: PromptTokenizer) -> dict[str, Any]:
+def verify_deeply(
+    data_set: VerifiedDataSet, tokenizer: PromptTokenizer, corpus: Corpus | None = None, trace: Path | None = None
+) -> dict[str, Any]:
     """Encode every text of a verified data set again and judge its tokens; returns what was counted.
+
+    With the ``corpus`` (and the ``trace``, for data sets that were made from one) the rows are made again, too, and
+    compared byte by byte: ``rebuilt`` says whether.
 
     Raises :class:`ArtifactError` with everything that differs from what the files claim.
     """
@@ -170,7 +176,45 @@ def verify_deeply(data_set: VerifiedDataSet, tokenizer: PromptTokenizer) -> dict
         judge(token_ids)
     report = check.report()
     findings.raise_if_any()
-    return {**report, "tokenizer_fingerprint_sha256": data_set.manifest["tokenizer"]["fingerprint_sha256"]}
+    content = None
+    if corpus is not None and corpus.sha256 == data_set.manifest["corpus_sha256"]:
+        content = data_set.kind.rebuild(data_set.paths, data_set.manifest, Sources(corpus, tokenizer), trace)
+    if content is not None:
+        _compare_content(data_set, content, findings)
+        findings.raise_if_any()
+    return {
+        **report,
+        "tokenizer_fingerprint_sha256": data_set.manifest["tokenizer"]["fingerprint_sha256"],
+        "rebuilt": content is not None,
+    }
+
+
+def _compare_content(data_set: VerifiedDataSet, content: Content, findings: Findings) -> None:
+    """The rows and sections of a data set that was made again against those of the files."""
+    names = [path.name for path in data_set.row_files().values()]
+    with ExitStack() as stack:
+        files = [stack.enter_context(open_regular(path)) for path in data_set.row_files().values()]
+        for index, each in enumerate(content.rows):
+            row = each.as_json()
+            for name, file, wanted in zip(names, files, (row, *content.ledger.companions(index, row)), strict=True):
+                line = file.readline()
+                if render_row(wanted) != line:
+                    _say_as_built(wanted, line, f"{name} line {index + 1}", findings)
+            content.ledger.add(index, row, f"row {index}", findings)
+    artifacts = data_set.manifest["artifacts"]
+    for key, section in content.ledger.sections(artifacts).items():
+        if section != data_set.manifest[key]:
+            message = "making the data set again gives another section"
+            findings.add(Code.NOT_AS_BUILT, f"{data_set.paths.manifest.name}: {key}", message)
+
+
+def _say_as_built(wanted: Mapping[str, Any], line: bytes, where: str, findings: Findings) -> None:
+    """Name the first value in which a verified row differs from the one that was made again."""
+    found = _parsed_row(line, where, findings) or {}
+    key = next((key for key in wanted if found.get(key) != wanted[key]), None)
+    place = where if key is None else f"{where}: {key}"
+    message = f"making the data set again gives {shown(wanted.get(key or ''))}, not {shown(found.get(key or ''))}"
+    findings.add(Code.NOT_AS_BUILT, place, message)
 
 
 def _encoded(
@@ -240,15 +284,16 @@ def _well_formed(
     keys: tuple[str, ...], free: Mapping[str, Free], row: Mapping[str, Any], where: str, findings: Findings
 ) -> bool:
     """Whether a row has its keys, and at its free ones values that they may have."""
-    missing = [key for key in keys if key not in row]
-    unknown = [key for key in row if key not in keys]
-    if missing:
-        findings.add(Code.MISSING_KEY, where, f"it lacks {', '.join(missing)}")
-    if unknown:
-        allowed = ", ".join(keys)
-        findings.add(Code.UNKNOWN_KEY, where, f"it has unknown keys: {shown(', '.join(unknown))}", allowed=allowed)
-    if missing or unknown:
-        return False
+    if tuple(row) != keys:
+        missing = [key for key in keys if key not in row]
+        unknown = [key for key in row if key not in keys]
+        if missing:
+            findings.add(Code.MISSING_KEY, where, f"it lacks {', '.join(missing)}")
+        if unknown:
+            allowed = ", ".join(keys)
+            findings.add(Code.UNKNOWN_KEY, where, f"it has unknown keys: {shown(', '.join(unknown))}", allowed=allowed)
+        if missing or unknown:
+            return False
     wrong = {key: each for key, each in free.items() if not each.holds(row[key])}
     for key, each in wrong.items():
         findings.add(Code.WRONG_TYPE, f"{where}: {key}", f"it says {shown(row[key])}", allowed=each.allowed)

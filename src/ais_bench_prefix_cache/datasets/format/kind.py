@@ -170,6 +170,23 @@ class DataSetKind(ABC):
         ``records`` has the files of rows as they are, without those that cannot be read.
         """
 
+    def not_proven(self, manifest: Mapping[str, Any]) -> list[str]:
+        """What of a verified data set nothing proves, not even making it again."""
+        return []
+
+    def corpus_fields(self, manifest: Mapping[str, Any]) -> tuple[str, ...]:
+        """The fields of corpus rows that hold its text, in the order of preference."""
+        return (manifest["effective_config"]["corpus"]["field"],)
+
+    @abstractmethod
+    def rebuild(
+        self, paths: RunPaths, manifest: Mapping[str, Any], sources: Sources, trace: Path | None
+    ) -> Content | None:
+        """A verified data set made again from its recorded configuration; None where something for it is missing.
+
+        ``sources`` are those that it was made from. Raises :class:`PrefixCacheError`.
+        """
+
     @abstractmethod
     def deep_check(
         self, paths: RunPaths, manifest: Mapping[str, Any], tokenizer: PromptTokenizer, findings: Findings

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from ais_bench_prefix_cache.datasets.format.manifest import read_manifest
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths, split_timestamp
+from ais_bench_prefix_cache.datasets.kinds import kind_named
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.scenario.identity import differing_fields, same_data_set
 from ais_bench_prefix_cache.scenario.model import Scenario
@@ -63,12 +64,12 @@ def find_manifest(
         if document["run_id"] != paths.run_id or _output_name(document) != directory.name:
             notes.append(f"passed over {paths.manifest}: it was made for another run or output directory")
             continue
-        config = document["effective_config"]
+        config, rules = document["effective_config"], kind_named(mode).scenario_rules
         made_of = {**config, "run": {**config["run"], "run_id": scenario.run.run_id}}
         made_in = Path(document["scenario_path"]).parent
-        if same_data_set(scenario.effective, scenario.path.parent, made_of, made_in, mode):
+        if same_data_set(scenario.effective, scenario.path.parent, made_of, made_in, rules):
             return ManifestSearch(FoundManifest(paths, document), tuple(notes))
-        differing = differing or tuple(differing_fields(scenario.effective, made_of, mode))
+        differing = differing or tuple(differing_fields(scenario.effective, made_of, rules))
     return ManifestSearch(None, tuple(notes), differing)
 
 

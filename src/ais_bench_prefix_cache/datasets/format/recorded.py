@@ -7,7 +7,7 @@ nothing that it names is opened, downloaded, executed or sent to on its word.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ais_bench_prefix_cache.datasets.format.document_checks import compare_exactly
@@ -19,17 +19,18 @@ from ais_bench_prefix_cache.scenario.loading import scenario_of_document
 from ais_bench_prefix_cache.scenario.model import Scenario, ScenarioRules
 from ais_bench_prefix_cache.scenario.schema import scenario_schema
 
+PLACEHOLDER_TOKENS = 1 << 20
+
 
 def recorded_scenario(
     paths: RunPaths,
     manifest: Mapping[str, Any],
     rules: ScenarioRules,
     findings: Findings,
-    lengths: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> Scenario | None:
     """The Scenario of a manifest's ``effective_config``; None, with findings, where it cannot be one.
 
-    ``lengths`` puts the lengths themselves in place of rules that name a CSV file, which is nobody's to open here.
+    A rule of lengths that names a CSV file, which is nobody's to open here, becomes one of equal lengths.
     """
     where = f"{paths.manifest.name}: effective_config"
     effective = manifest.get("effective_config")
@@ -47,7 +48,10 @@ def recorded_scenario(
     del document["service"]["api_key_configured"]
     document["run"]["run_id"] = paths.base_run_id
     try:
-        scenario = scenario_of_document(lengths(document), where, rules)
+        for rule in csv_rules(document):
+            rule.clear()
+            rule.update(mode="fixed", value=PLACEHOLDER_TOKENS)
+        scenario = scenario_of_document(document, where, rules)
     except ScenarioError as error:
         findings.extend(list(error.problems))
         return None
@@ -63,6 +67,15 @@ def recorded_scenario(
     before = findings.count
     compare_exactly(expected, sections, where, findings)
     return scenario if findings.count == before else None
+
+
+def csv_rules(value: Any) -> Iterator[dict[str, Any]]:
+    """Every rule of lengths in a Scenario's document that names a CSV file."""
+    if isinstance(value, dict):
+        if value.get("mode") == "csv":
+            yield value
+        for inner in list(value.values()):
+            yield from csv_rules(inner)
 
 
 def _as_recorded(expected: Any, recorded: Any) -> Any:

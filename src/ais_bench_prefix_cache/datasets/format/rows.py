@@ -18,7 +18,7 @@ from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 ANSWER = "none"
-_TEXTS = json.JSONEncoder(ensure_ascii=False)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _EMPTY_QUESTION = b'"question": ""'
 
 
@@ -80,7 +80,7 @@ def request_row(full_row: Mapping[str, Any], output_key: str | None) -> dict[str
 
 def render_row(row: Mapping[str, Any]) -> bytes:
     """The line of one row."""
-    return _without_line_ends(json.dumps(row, ensure_ascii=False, allow_nan=False)).encode() + b"\n"
+    return _without_line_ends(_ENCODER.encode(row)).encode() + b"\n"
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def line_with_text(row: Mapping[str, Any], escaped: bytes) -> tuple[bytes, bytes
 
 def text_in_row(text: str) -> str:
     """How :func:`render_row` writes a text, without the quotes around it: parts of a text may be joined."""
-    return _without_line_ends(_TEXTS.encode(text)[1:-1])
+    return _without_line_ends(_ENCODER.encode(text)[1:-1])
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:

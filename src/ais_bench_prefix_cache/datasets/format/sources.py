@@ -5,23 +5,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from ais_bench_prefix_cache.datasets.format.documents import open_regular
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem
 
-TYPE_CHECKING = False  # typing is slow to import
 if TYPE_CHECKING:
-    from typing import Any
-
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 
 
-def corpus_warning(manifest: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A warning object where the corpus file has changed or gone since ``prepare``; else None.
+def corpus_warning(manifest: Mapping[str, Any], path: Path) -> dict[str, Any] | None:
+    """A warning object where the corpus at ``path`` is not the one that the data set was made from; else None.
 
     The data set stays valid; it could just not be made again.
     """
-    path = Path(manifest["effective_config"]["corpus"]["path"])
     try:
         current = file_sha256(path)
     except OSError as error:
@@ -58,7 +56,7 @@ def tokenizer_problem(manifest: Mapping[str, Any], tokenizer: PromptTokenizer) -
 def file_sha256(path: Path) -> str:
     """The digest of a file's bytes, in hexadecimal digits."""
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with open_regular(path, follow_links=True) as stream:
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()

@@ -170,6 +170,13 @@ class GrowingFile:
             self.partial.unlink()
 
 
+def write_content(path: Path, content: bytes) -> None:
+    """Write one file, atomically, over whatever ``path`` held."""
+    with FileSet(replace=True) as files:
+        files.open(path).write(content)
+        files.commit()
+
+
 def write_document(path: Path, document: Mapping[str, Any]) -> FileRecord:
     """Write one JSON document, atomically, over whatever ``path`` held."""
     with FileSet(replace=True) as files:

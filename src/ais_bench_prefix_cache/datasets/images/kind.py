@@ -26,6 +26,7 @@ from ais_bench_prefix_cache.datasets.format.kind import (
     JsonRow,
     Ledger,
     Preparation,
+    Sources,
     Warnings,
 )
 from ais_bench_prefix_cache.datasets.format.manifest import SOURCE_KEYS, TOKENIZER_KEYS
@@ -248,25 +249,17 @@ class ImageKind(DataSetKind):
 
     def prepare(self, preparation: Preparation) -> Content:
         from ais_bench_prefix_cache.datasets.images.mmmu_parquet import find_image
-        from ais_bench_prefix_cache.datasets.images.plain_texts import PlainTexts
 
         scenario = preparation.scenario
-        multimodal, length = scenario.multimodal, scenario.requests.input_length
-        assert multimodal is not None and isinstance(length, FixedLength)
+        multimodal = scenario.multimodal
+        assert multimodal is not None
         directory = multimodal.mmmu_parquet_dir
         assert directory is not None
         wanted = IMAGE_SCENARIOS[multimodal.scenarios[0]]
         found: list[tuple[ChosenImage, SearchRecord]] = []
         sources = preparation.load(lambda: found.append(find_image(directory, wanted.width, wanted.height)))
         ((image, record),) = found
-        texts = PlainTexts(
-            sources.corpus,
-            scenario.corpus.selection,
-            sources.tokenizer,
-            random_seed=scenario.run.random_seed,
-            tokens=length.value,
-            count=scenario.requests.count,
-        )
+        texts = _texts(scenario, sources)
         search = (record.files, len(record.damaged), record.without_bytes, len(record.unreadable_files))
         search_section = dict(zip(SEARCH_KEYS, search, strict=True))
         ledger = ImageLedger(scenario, ImageEntry.of(image), search_section, record.warnings())
@@ -308,6 +301,20 @@ class ImageKind(DataSetKind):
         )
         return None if image is None else ImageLedger(scenario, image, search)
 
+    def not_proven(self, manifest: Mapping[str, Any]) -> list[str]:
+        return ["that the image is the first of its size in the Parquet files, which are not searched again"]
+
+    def rebuild(
+        self, paths: RunPaths, manifest: Mapping[str, Any], sources: Sources, trace: Path | None
+    ) -> Content | None:
+        # The image is the manifest's: only its Parquet files could say whether another one came before it.
+        scenario = recorded_scenario(paths, manifest, self.scenario_rules, Findings())
+        ledger = self.ledger(paths, manifest, {}, Findings())
+        if scenario is None or ledger is None:
+            return None
+        texts = _texts(scenario, sources)
+        return Content(_rows(texts, ledger), len(texts), ledger)
+
     def deep_check(
         self, paths: RunPaths, manifest: Mapping[str, Any], tokenizer: PromptTokenizer, findings: Findings
     ) -> ImageDeepCheck:
@@ -317,6 +324,21 @@ class ImageKind(DataSetKind):
 
 
 KIND = ImageKind()
+
+
+def _texts(scenario: Scenario, sources: Sources) -> PlainTexts:
+    from ais_bench_prefix_cache.datasets.images.plain_texts import PlainTexts
+
+    length = scenario.requests.input_length
+    assert isinstance(length, FixedLength), "images go with texts of one length"
+    return PlainTexts(
+        sources.corpus,
+        scenario.corpus.selection,
+        sources.tokenizer,
+        random_seed=scenario.run.random_seed,
+        tokens=length.value,
+        count=scenario.requests.count,
+    )
 
 
 def _rows(texts: PlainTexts, ledger: ImageLedger) -> Iterator[ImageRow]:

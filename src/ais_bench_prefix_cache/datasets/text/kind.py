@@ -26,11 +26,12 @@ from ais_bench_prefix_cache.datasets.format.kind import (
     JsonRow,
     Ledger,
     Preparation,
+    Sources,
     Warnings,
 )
 from ais_bench_prefix_cache.datasets.format.manifest import SOURCE_KEYS
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
-from ais_bench_prefix_cache.datasets.format.recorded import recorded_scenario
+from ais_bench_prefix_cache.datasets.format.recorded import csv_rules, recorded_scenario
 from ais_bench_prefix_cache.datasets.format.rows import (
     ANSWER,
     FreeSha256,
@@ -48,6 +49,7 @@ from ais_bench_prefix_cache.datasets.text.recorded_lengths import with_lengths_o
 from ais_bench_prefix_cache.datasets.text.request_seeds import request_random_seed
 from ais_bench_prefix_cache.exact_text.token_digests import token_ids_sha256
 from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.findings import Findings
 from ais_bench_prefix_cache.foundation.names import NO_RANK, PASS, group_name, verdict
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
@@ -363,15 +365,9 @@ class TextKind(DataSetKind):
     def ledger(
         self, paths: RunPaths, manifest: Mapping[str, Any], records: Mapping[str, FileRecord], findings: Findings
     ) -> TextLedger | None:
-        scenario = recorded_scenario(
-            paths, manifest, self.scenario_rules, findings, lambda document: with_lengths_of_rows(document, paths.full)
-        )
         rows = records["full"].rows if "full" in records else None
-        if scenario is None or rows is None:
-            return None
-        if rows != scenario.requests.count:
-            # Planning takes what the configuration asks for: more than the files hold is not worth it.
-            findings.add(Code.ROW_COUNT, paths.full.name, f"it has {rows} rows", allowed=str(scenario.requests.count))
+        scenario = _recorded(paths, manifest, rows, findings)
+        if scenario is None:
             return None
         where = paths.manifest.name
         groups = scenario.prefix_cache.groups.count
@@ -382,6 +378,19 @@ class TextKind(DataSetKind):
         warmups = _recorded_warmups(manifest.get("warmup"), plan, f"{where}: warmup.plan", findings)
         return None if warmups is None else TextLedger(scenario, plan, prefixes, warmups)
 
+    def not_proven(self, manifest: Mapping[str, Any]) -> list[str]:
+        if not any(True for _ in csv_rules(manifest["effective_config"])):
+            return []
+        return ["that the lengths are those of the CSV file that the Scenario named, which is not part of the data set"]
+
+    def rebuild(self, paths: RunPaths, manifest: Mapping[str, Any], sources: Sources, trace: Path | None) -> Content:
+        from ais_bench_prefix_cache.datasets.text.assembly import build_prompt_set
+
+        scenario = _recorded(paths, manifest, manifest["requests"]["count"], Findings())
+        assert scenario is not None, "the data set has been verified"
+        plan = plan_scenario(scenario)
+        return text_content(scenario, plan, build_prompt_set(scenario, plan, sources.tokenizer, sources.corpus))
+
     def deep_check(
         self, paths: RunPaths, manifest: Mapping[str, Any], tokenizer: PromptTokenizer, findings: Findings
     ) -> TextDeepCheck:
@@ -389,6 +398,22 @@ class TextKind(DataSetKind):
 
 
 KIND = TextKind()
+
+
+def _recorded(paths: RunPaths, manifest: Mapping[str, Any], rows: int | None, findings: Findings) -> Scenario | None:
+    """The Scenario that gives ``rows`` rows; None, with findings, where there is none."""
+    scenario = recorded_scenario(paths, manifest, KIND.scenario_rules, findings)
+    if scenario is None or rows is None:
+        return None
+    if rows != scenario.requests.count:
+        # Planning takes what the configuration asks for: more than the files hold is not worth it.
+        findings.add(Code.ROW_COUNT, paths.full.name, f"it has {rows} rows", allowed=str(scenario.requests.count))
+        return None
+    try:
+        return with_lengths_of_rows(scenario, manifest["effective_config"], paths.full)
+    except ArtifactError as error:
+        findings.extend(error.problems)
+        return None
 
 
 def text_content(scenario: Scenario, plan: Plan, prompts: PromptSet) -> Content:

@@ -27,6 +27,7 @@ from ais_bench_prefix_cache.datasets.format.kind import (
     JsonRow,
     Ledger,
     Preparation,
+    Sources,
     Warnings,
 )
 from ais_bench_prefix_cache.datasets.format.manifest import SOURCE_KEYS
@@ -47,7 +48,7 @@ from ais_bench_prefix_cache.datasets.format.sources import file_sha256
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.datasets.traces.reading import check_block_trace, read_trace
 from ais_bench_prefix_cache.foundation.codes import Code
-from ais_bench_prefix_cache.foundation.errors import PrefixCacheError
+from ais_bench_prefix_cache.foundation.errors import ArtifactError, PrefixCacheError
 from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, block_hashes
@@ -255,27 +256,14 @@ class TraceKind(DataSetKind):
         return {"full": paths.full, "requests": paths.requests}
 
     def prepare(self, preparation: Preparation) -> Content:
-        from ais_bench_prefix_cache.datasets.traces.trace_prompts import TracePrompts
-
         path, scenario = preparation.trace, preparation.scenario
         if path is None:
             raise PrefixCacheError.of(Code.WRONG_OPTION, "--trace", "is needed with --mode trace")
         # The whole trace is read once before anything is written: nothing half-made, and a progress bar that knows its
         # end.
         block_size, count = check_block_trace(path, preparation.trace_block_size)
-        sources = preparation.load()
-        prompts = TracePrompts(
-            sources.tokenizer,
-            sources.corpus,
-            trace_block_size=block_size,
-            block_size=scenario.block_size,
-            check_each=preparation.check_whole,
-        )
         trace = dict(zip(TRACE_KEYS, (str(path.resolve()), file_sha256(path), block_size), strict=True))
-        replay = TraceReplay(block_size=scenario.block_size, ranks=scenario.service.dp_size)
-        ledger = TraceLedger(scenario, trace, replay.capacity_curve)
-        rows = _rows(read_trace(path, trace_block_size=block_size), prompts, replay)
-        return Content(rows, count, ledger, (f"trace {trace}",))
+        return _content(scenario, path, trace, count, preparation.load(), check_each=preparation.check_whole)
 
     def ledger(
         self, paths: RunPaths, manifest: Mapping[str, Any], records: Mapping[str, FileRecord], findings: Findings
@@ -298,6 +286,19 @@ class TraceKind(DataSetKind):
             return None
         return TraceLedger(scenario, trace)
 
+    def rebuild(
+        self, paths: RunPaths, manifest: Mapping[str, Any], sources: Sources, trace: Path | None
+    ) -> Content | None:
+        if trace is None:
+            return None
+        recorded = manifest["trace"]
+        scenario = recorded_scenario(paths, manifest, self.scenario_rules, Findings())
+        if scenario is None or file_sha256(trace) != recorded["sha256"]:
+            message = "it is not the trace that the data set was made from: its SHA-256 is another one"
+            raise ArtifactError.of(Code.TRACE_CHANGED, str(trace), message, allowed=recorded["sha256"])
+        _, count = check_block_trace(trace, recorded["block_size"])
+        return _content(scenario, trace, recorded, count, sources)
+
     def deep_check(
         self, paths: RunPaths, manifest: Mapping[str, Any], tokenizer: PromptTokenizer, findings: Findings
     ) -> TraceDeepCheck:
@@ -305,6 +306,30 @@ class TraceKind(DataSetKind):
 
 
 KIND = TraceKind()
+
+
+def _content(
+    scenario: Scenario,
+    path: Path,
+    trace: Mapping[str, Any],
+    count: int,
+    sources: Sources,
+    *,
+    check_each: bool = False,
+) -> Content:
+    from ais_bench_prefix_cache.datasets.traces.trace_prompts import TracePrompts
+
+    prompts = TracePrompts(
+        sources.tokenizer,
+        sources.corpus,
+        trace_block_size=trace["block_size"],
+        block_size=scenario.block_size,
+        check_each=check_each,
+    )
+    replay = TraceReplay(block_size=scenario.block_size, ranks=scenario.service.dp_size)
+    ledger = TraceLedger(scenario, trace, replay.capacity_curve)
+    rows = _rows(read_trace(path, trace_block_size=trace["block_size"]), prompts, replay)
+    return Content(rows, count, ledger, (f"trace {dict(trace)}",))
 
 
 def _rows(rows: Iterator[ReadRow], prompts: TracePrompts, replay: TraceReplay) -> Iterator[TraceRow]:

@@ -1,0 +1,76 @@
+"""Each page in Chinese says as much as the English one: the same headings, options, codes, fields and metrics."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = ("artifacts", "ci", "commands", "diagnosis", "differences", "embedded-server", "metrics", "running")
+
+MAY_LAG = frozenset({"artifacts", "commands", "running"})
+"""Pages in which the English text may say more for now; a Chinese page never says what the English one does not."""
+
+OPTION = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*")
+CODE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
+FIELD = re.compile(r"`([a-z_:]+(?:[._<>a-z]+)?)`(?!\]\()")
+
+
+def page(name: str, language: str = "") -> str:
+    return (DOCS / language / f"{name}.md").read_text(encoding="utf-8")
+
+
+def prose(text: str) -> str:
+    """The page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def headings(text: str) -> list[tuple[int, str]]:
+    """Level, and the heading itself where it is a name of the program."""
+    found = re.findall(r"^(#+) (.+)$", prose(text), re.MULTILINE)
+    return [(len(level), title if re.fullmatch(r"[A-Z_]+|[a-z]+", title) else "") for level, title in found]
+
+
+def said_on_one_page_only(name: str, pattern: re.Pattern[str], english: str, chinese: str) -> list[str]:
+    in_english, in_chinese = (
+        {each for each in pattern.findall(text) if not each.endswith(".md")} for text in (english, chinese)
+    )
+    return sorted(in_chinese - in_english if name in MAY_LAG else in_english ^ in_chinese)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_headings_are_the_same(name: str) -> None:
+    english, chinese = headings(page(name)), headings(page(name, "zh"))
+    assert chinese == english or (name in MAY_LAG and set(chinese) <= set(english))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_options_and_codes_are_the_same(name: str) -> None:
+    english, chinese = page(name), page(name, "zh")
+    if name == "commands":  # help breaks lines within options
+        english = re.sub(r"-\n +", "-", english)
+    assert said_on_one_page_only(name, OPTION, english, chinese) == []
+    assert said_on_one_page_only(name, CODE, english, chinese) == []
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "commands"])
+def test_fields_and_metrics_are_the_same(name: str) -> None:
+    assert said_on_one_page_only(name, FIELD, prose(page(name)), prose(page(name, "zh"))) == []
+
+
+def test_a_command_has_no_other_options_in_chinese() -> None:
+    english, chinese = (
+        dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page("commands", language), re.M | re.S))
+        for language in ("", "zh")
+    )
+    for command, section in chinese.items():
+        first_cells = " ".join(re.findall(r"^\| `(-.*?)` \|", section, re.MULTILINE))
+        assert set(OPTION.findall(first_cells)) <= set(OPTION.findall(english[command])), command
+
+
+def test_the_readme_lists_its_pages() -> None:
+    readme = page("README", "zh")
+    for path in sorted((DOCS / "zh").glob("*.md")):
+        assert path.name == "README.md" or f"]({path.name})" in readme, path.name

@@ -1,0 +1,421 @@
+"""What a data set says must follow from its recorded configuration, whoever made all digests fit.
+
+One small data set of each kind; each test changes one thing, seals everything again, and must be told what is wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.doubles.mmmu_directory import cell, drawn, write_parquet
+
+from ais_bench_prefix_cache.cli import main
+
+Manifest = dict[str, Any]
+Rows = list[dict[str, Any]]
+KINDS = ("text", "csv", "mm", "trace", "distribution")
+
+
+def canonical(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()
+
+
+def seal(path: Path, document: Manifest) -> bytes:
+    """Write a document whose digests fit; returns its bytes."""
+    document.pop("content_sha256", None)
+    if "effective_config_sha256" in document:
+        document["effective_config_sha256"] = hashlib.sha256(canonical(document["effective_config"])).hexdigest()
+    document["content_sha256"] = hashlib.sha256(canonical(document)).hexdigest()
+    content = (json.dumps(document, ensure_ascii=False, indent=2) + "\n").encode()
+    path.write_bytes(content)
+    return content
+
+
+class DataSet:
+    """The files of one data set below a directory of its own, with the means to change and seal them."""
+
+    def __init__(self, manifest: Path) -> None:
+        self.path = manifest
+        self.manifest: Manifest = json.loads(manifest.read_bytes())
+
+    def file(self, key: str) -> Path:
+        return self.path.with_name(self.manifest["artifacts"][key]["name"])
+
+    def rows(self, key: str) -> Rows:
+        return [json.loads(line) for line in self.file(key).read_text("utf-8").splitlines()]
+
+    def write_rows(self, key: str, rows: Rows) -> None:
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        self.file(key).write_text(text, encoding="utf-8")
+
+    def change_rows(self, change: Callable[[Rows], object]) -> None:
+        """Change the rows of the first file; those of the others are made to fit."""
+        keys = [key for key in self.manifest["artifacts"] if key != "analysis"]
+        rows = self.rows(keys[0])
+        change(rows)
+        self.write_rows(keys[0], rows)
+        if keys[1:] == ["requests"]:
+            lengths = self.manifest["effective_config"]["output"]["output_key"]
+            more = [{lengths: row["max_tokens"]} if lengths else {} for row in rows]
+            partners = [{"question": row["question"], "answer": row["answer"]} for row in rows]
+            self.write_rows("requests", [a | b for a, b in zip(partners, more, strict=True)])
+        elif keys[1:] == ["prefixes"]:
+            sources = [row["parent_prompt_index"] for row in rows]
+            self.write_rows(
+                "prefixes",
+                [
+                    {
+                        "prompt_index": index,
+                        "cached_input_token_length": row["prefix_token_length"],
+                        "source": "GSM8K" if source < 0 else f"prompt:{source}",
+                    }
+                    for index, (row, source) in enumerate(zip(rows, sources, strict=True))
+                ],
+            )
+
+    def seal(self) -> None:
+        for key, entry in self.manifest["artifacts"].items():
+            content = self.file(key).read_bytes()
+            digest = hashlib.sha256(content).hexdigest()
+            if key == "analysis":
+                entry.update(bytes=len(content), sha256_at_prepare=digest)
+            else:
+                entry.update(rows=content.count(b"\n"), bytes=len(content), sha256=digest)
+        for dataset in self.manifest.get("datasets", {}).values():
+            dataset.update({key: self.manifest["artifacts"]["requests"][key] for key in ("sha256", "rows")})
+        seal(self.path, self.manifest)
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory, deepseek_tokenizer_dir: Path) -> dict[str, Path]:
+    """A directory for each kind, made once, and its manifest."""
+    base = tmp_path_factory.mktemp("originals")
+    corpus = base / "corpus.jsonl"
+    sentences = (f"Number {number} of the apples lay on the table near the window of the house" for number in range(40))
+    corpus.write_text("".join(json.dumps({"question": sentence}) + "\n" for sentence in sentences))
+    write_parquet(base / "MMMU" / "images.parquet", {"image_1": [cell(drawn(1920, 1080))]})
+    lengths = [48, 70, 55, 90, 61, 84, 49, 77]
+    (base / "lengths.csv").write_text("input_tokens,output_tokens\n" + "".join(f"{n},{n % 7 + 1}\n" for n in lengths))
+    trace = base / "trace.jsonl"
+    times = ({"timestamp": 7 * n, "input_length": 40, "output_length": 5, "hash_ids": [1, 2, n + 3]} for n in range(4))
+    trace.write_text("".join(json.dumps(row) + "\n" for row in times))
+    common = {"tokenizer": {"path": str(deepseek_tokenizer_dir), "block_size": 16}, "corpus": {"path": str(corpus)}}
+    fixed = {"count": 4, "input_length": {"mode": "fixed", "value": 24}, "output_length": {"mode": "fixed", "value": 4}}
+    explicit = {
+        "count": 8,
+        "input_length": {"mode": "explicit", "values": lengths},
+        "output_length": {"mode": "uniform", "min": 2, "max": 9},
+    }
+    csv = {
+        "count": 8,
+        "input_length": {"mode": "csv", "path": str(base / "lengths.csv")},
+        "output_length": {"mode": "csv", "path": str(base / "lengths.csv")},
+    }
+    ascending = {"strategy": "input_len_asc"}
+    cold = {"mode": "cold", "target_hit_rate": 0.4, "groups": {"count": 2}}
+    sections: dict[str, dict[str, Any]] = {
+        "text": {
+            "requests": explicit,
+            "prefix_cache": cold | {"mode": "warmup"},
+            "output": {"output_key": "max_tokens"},
+        },
+        "csv": {"requests": csv, "prefix_cache": cold | {"order": ascending}, "service": {"dp_size": 2}},
+        "mm": {
+            "requests": fixed,
+            "multimodal": {"mmmu_parquet_dir": str(base / "MMMU"), "scenarios": ["single_1080p"]},
+            "service": {"inference_url": "http://127.0.0.1:1/v1/chat/completions"},
+        },
+        "trace": {"service": {"dp_size": 2}},
+    }
+    manifests = {}
+    for name, section in sections.items():
+        scenario = base / f"{name}.json"
+        scenario.write_text(json.dumps({"run": {"run_id": name, "output_dir": str(base / name)}, **common, **section}))
+        mode = {"csv": "text"}.get(name, name)
+        options = ["--trace", str(trace), "--trace-block-size", "16"] if name == "trace" else []
+        assert main(["prepare", "--mode", mode, "--scenario", str(scenario), *options]) == 0
+        (manifests[name],) = base.glob(f"{name}_*/result/*.manifest.json")
+    copies = "--distribution 40-60:8 --repeat-rate 0.4 --blocksize 8 --output-length-mode uniform --min-output-len 2"
+    copies += f" --max-output-len 9 --prefix-count 3 --tokenizer {deepseek_tokenizer_dir} --corpus {corpus}"
+    (base / "copies").mkdir()
+    assert main(["distribution", *copies.split(), "--output", str(base / "copies" / "copies.jsonl")]) == 0
+    manifests["distribution"] = base / "copies" / "copies.manifest.json"
+    return manifests
+
+
+@pytest.fixture
+def data_set(originals: dict[str, Path], tmp_path: Path) -> Callable[[str], DataSet]:
+    """A fresh copy of a kind's data set."""
+
+    def make(kind: str) -> DataSet:
+        original = originals[kind]
+        root = original.parent.parent if original.parent.name == "result" else original.parent
+        target = tmp_path / root.name
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(root, target)
+        return DataSet(target / original.relative_to(root))
+
+    return make
+
+
+def validate(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    code = main(["validate", "--manifest", str(path), *options])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def places(report: dict[str, Any]) -> str:
+    return " ".join(f"{error['code']} {error['where']}" for error in report["errors"])
+
+
+def swap(rows: Rows, key: str) -> None:
+    rows[2][key], rows[3][key] = rows[3][key], rows[2][key]
+
+
+def renumbered(rows: Rows) -> None:
+    for index, row in enumerate(rows):
+        row.update(request_id=f"request-{index:08d}", sequence_index=index)
+
+
+def reverse(rows: Rows) -> None:
+    rows.reverse()
+    renumbered(rows)
+
+
+def scale_shared(rows: Rows) -> None:
+    for row in rows:
+        row.update(shared_prefix_tokens=0, natural_suffix_tokens=row["actual_input_tokens"] - 16)
+        row.update(theoretical_hit_tokens=0, theoretical_hit_rate=0.0)
+
+
+ROW_CHANGES: list[tuple[str, Callable[[Rows], object], str]] = [
+    ("text", lambda rows: rows[3].update(max_tokens=rows[3]["max_tokens"] + 1), "max_tokens"),
+    ("text", lambda rows: [row.update(max_tokens=5) for row in rows], "max_tokens"),
+    ("text", reverse, "group_id"),
+    ("text", lambda rows: swap(rows, "actual_input_tokens"), "actual_input_tokens"),
+    ("text", lambda rows: rows[3].update(request_random_seed=7), "request_random_seed"),
+    ("text", scale_shared, "shared_prefix_tokens"),
+    ("text", lambda rows: rows.pop(), "ROW_COUNT"),
+    ("csv", lambda rows: rows[0].update(lane_sequence=3), "lane_sequence"),
+    ("csv", reverse, "occurrence_index_within_group"),
+    ("csv", lambda rows: rows.pop(), "ROW_COUNT"),
+    ("mm", lambda rows: [row.update(max_out_len=5) for row in rows], "max_out_len"),
+    ("trace", lambda rows: rows[1].update(timestamp_ms=-1), "timestamp_ms"),
+    ("trace", lambda rows: rows[1].update(trace_hash_ids=[1, 2, 3, 4, 5]), "trace_hash_ids"),
+    ("trace", lambda rows: rows[0].update(theoretical_hit_tokens=32), "SHARING_DIFFERS"),
+    ("distribution", lambda rows: [row.update(max_tokens=5) for row in rows], "max_tokens"),
+    (
+        "distribution",
+        lambda rows: rows[4].update(parent_prompt_index=5 - rows[4]["parent_prompt_index"], prefix_id=0),
+        "parent_prompt_index",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "expected"),
+    ROW_CHANGES,
+    ids=[f"{number} {kind} {expected}" for number, (kind, _, expected) in enumerate(ROW_CHANGES)],
+)
+def test_rows_that_the_configuration_does_not_give_are_named(
+    kind: str,
+    change: Callable[[Rows], object],
+    expected: str,
+    data_set: Callable[[str], DataSet],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    damaged = data_set(kind)
+    damaged.change_rows(change)
+    damaged.seal()
+    code, report = validate(damaged.path, capsys)
+    assert code == 2
+    assert expected in places(report)
+
+
+def put(document: Manifest, path: str, value: Any) -> None:
+    *sections, key = path.split(".")
+    for section in sections:
+        document = document[section]
+    document[key] = value
+
+
+CONFIGURATION_CHANGES: list[tuple[str, str, Any]] = [
+    *((kind, "effective_config.schema_version", "2.0") for kind in ("text", "mm", "trace")),
+    *((kind, "effective_config.service.inference_url", 5) for kind in ("text", "mm", "trace")),
+    *((kind, "effective_config.run.random_seed", "x") for kind in ("text", "mm", "trace")),
+    *((kind, "effective_config.service.api_key", "sk-1") for kind in ("text", "mm", "trace")),
+    *((kind, "effective_config.surprise", 1) for kind in KINDS),
+    ("text", "effective_config.prefix_cache.order.strategy", "nonsense"),
+    ("text", "effective_config.prefix_cache.order.strategy", "global_shuffle"),
+    ("text", "effective_config.prefix_cache.groups.assignment", 5),
+    ("text", "effective_config.prefix_cache.groups.count", 3),
+    ("text", "effective_config.prefix_cache.target_hit_rate", 0.1),
+    ("text", "effective_config.prefix_cache.mode", "cold"),
+    ("text", "effective_config.requests.count", 2**31 - 1),
+    ("text", "effective_config.requests.input_length.values", [48, 70, 55, 90, 61, 84, 49, 78]),
+    ("text", "effective_config.requests.output_length.max", 20),
+    ("text", "effective_config.run.random_seed", 43),
+    ("text", "effective_config.service.dp_size", 3),
+    ("text", "effective_config.service.kv_cache_blocks", 9),
+    ("text", "prefix_cache.trajectory.largest_distance_pp", 0.5),
+    ("text", "prefix_cache.trajectory.path", "beam"),
+    ("csv", "effective_config.prefix_cache.order.strategy", "global_shuffle"),
+    ("csv", "effective_config.service.dp_size", 1),
+    ("mm", "effective_config.requests.count", 5),
+    ("mm", "effective_config.requests.output_length.value", 5),
+    ("trace", "effective_config.service.dp_size", 1),
+    ("trace", "trace.block_size", 32),
+    ("distribution", "effective_config.seed", 43),
+    ("distribution", "effective_config.prefix_count", 4),
+    ("distribution", "effective_config.repeat_rate", 0.5),
+    ("distribution", "effective_config.prefix_algorithm", "zipf"),
+    ("distribution", "effective_config.input_lengths.order", "increasing"),
+    ("distribution", "effective_config.input_lengths.distribution", [[40, 61, 8]]),
+    ("distribution", "effective_config.output_lengths.max_output_len", 10),
+    ("distribution", "prefix_cache.reachable_prefix_tokens", 1),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value"),
+    CONFIGURATION_CHANGES,
+    ids=[f"{number} {kind} {path}" for number, (kind, path, _) in enumerate(CONFIGURATION_CHANGES)],
+)
+def test_a_configuration_that_does_not_give_the_rows_is_refused(
+    kind: str, path: str, value: Any, data_set: Callable[[str], DataSet], capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = data_set(kind)
+    put(damaged.manifest, path, value)
+    damaged.seal()
+    code, report = validate(damaged.path, capsys)
+    assert code == 2
+    assert not report["ok"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_deep_makes_the_rows_again(
+    kind: str, originals: dict[str, Path], data_set: Callable[[str], DataSet], capsys: pytest.CaptureFixture[str]
+) -> None:
+    intact = data_set(kind)
+    options = ["--trace", str(originals["trace"].parents[2] / "trace.jsonl")] if kind == "trace" else []
+    code, report = validate(intact.path, capsys, "--deep", *options)
+    assert (code, report["deep"]["rebuilt"], report["deep"]["tokenizer_named_by"]) == (0, True, "manifest")
+    # Two texts of one length change places: every count is as it was.
+    before = intact.rows(next(iter(intact.manifest["artifacts"])))
+    lengths = [row.get("actual_input_tokens", row.get("actual_token_length", 0)) for row in before]
+    pairs = [(a, b) for a in range(len(before)) for b in range(a) if lengths[a] == lengths[b]]
+    if not pairs:
+        return
+
+    def exchange(rows: Rows) -> None:
+        (a, b), keys = (
+            pairs[0],
+            ("question", "seed_sha256", "divergence_block_sha256", "seed_marker_token_id", "prompt"),
+        )
+        for key in keys:
+            if key in rows[a]:
+                rows[a][key], rows[b][key] = rows[b][key], rows[a][key]
+
+    intact.change_rows(exchange)
+    intact.seal()
+    code, report = validate(intact.path, capsys, "--deep", *options)
+    assert code == 2, "the texts of two rows were exchanged"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_file_is_refused_at_once(
+    kind: str, data_set: Callable[[str], DataSet], capsys: pytest.CaptureFixture[str]
+) -> None:
+    intact = data_set(kind)
+    for path in (*map(intact.file, intact.manifest["artifacts"]), intact.path):
+        content = path.read_bytes()
+        aside = path.with_name("aside")
+        aside.write_bytes(content)
+        for replace in (
+            lambda path=path: os.mkfifo(path),
+            lambda path=path, aside=aside: path.symlink_to(aside),
+            lambda path=path: path.symlink_to("/dev/zero"),
+            lambda path=path: path.mkdir(),
+        ):
+            path.unlink()
+            replace()
+            code, report = validate(intact.path, capsys)
+            assert (code, report["errors"][0]["code"]) == (2, "UNREADABLE_FILE"), path.name
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+            path.write_bytes(content)
+
+
+def test_a_manifest_gives_no_permission_to_run_code(
+    data_set: Callable[[str], DataSet], deepseek_tokenizer_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind in KINDS:
+        damaged = data_set(kind)
+        hostile, trace = damaged.path.parent / "tokenizer", tmp_path / f"{kind} ran"
+        shutil.copytree(deepseek_tokenizer_dir, hostile)
+        (hostile / "evil.py").write_text(f"open({str(trace)!r}, 'w')\nclass Evil: pass\n")
+        config = json.loads((hostile / "tokenizer_config.json").read_text())
+        config.update(auto_map={"AutoTokenizer": ["evil.Evil", "evil.Evil"]}, tokenizer_class="Evil")
+        (hostile / "tokenizer_config.json").write_text(json.dumps(config))
+        for place in ("effective_config.tokenizer.path", "tokenizer.path"):
+            put(damaged.manifest, place, str(hostile))
+        put(damaged.manifest, "effective_config.tokenizer.trust_remote_code", True)
+        damaged.seal()
+        validate(damaged.path, capsys, "--deep")
+        assert not trace.exists()
+
+
+def test_a_name_on_the_hub_is_never_taken_from_a_manifest(
+    data_set: Callable[[str], DataSet], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = data_set("text")
+    for place in ("effective_config.tokenizer.path", "tokenizer.path"):
+        put(damaged.manifest, place, "some/model")
+    damaged.seal()
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("the network was asked"))
+    code, report = validate(damaged.path, capsys, "--deep")
+    assert code == 0
+    assert report["deep"]["not_proven"][0].startswith("anything about tokens")
+
+
+def test_the_users_scenario_names_the_sources(
+    originals: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario = originals["text"].parents[2] / "text.json"
+    capsys.readouterr()
+    assert main(["validate", "--deep", "--scenario", str(scenario)]) == 0
+    deep = json.loads(capsys.readouterr().out)["deep"]
+    assert (deep["tokenizer_named_by"], deep["rebuilt"], deep["not_proven"]) == ("--scenario", True, [])
+
+
+def test_a_signature_says_who_made_it(
+    data_set: Callable[[str], DataSet], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    intact, key, other = data_set("text"), tmp_path / "key", tmp_path / "other"
+    key.write_bytes(b"k" * 32)
+    other.write_bytes(b"o" * 32)
+    (tmp_path / "short").write_bytes(b"k" * 31)
+
+    def code_of(*options: str) -> str:
+        code, report = validate(intact.path, capsys, *options)
+        return "" if code == 0 else report["errors"][0]["code"]
+
+    assert code_of("--signature", str(key)) == "SIGNATURE_INVALID"
+    assert code_of("--seal", str(tmp_path / "short")) == "KEY_UNUSABLE"
+    assert code_of("--seal", str(key)) == ""
+    signature = intact.path.with_name(intact.path.name + ".hmac")
+    content = b"ais-bench-prefix-cache manifest 1\n" + intact.path.read_bytes()
+    assert signature.read_text() == f"hmac-sha256 {hmac.new(b'k' * 32, content, 'sha256').hexdigest()}\n"
+    assert code_of("--signature", str(key)) == ""
+    assert code_of("--signature", str(other)) == "SIGNATURE_INVALID"
+    put(intact.manifest, "plugin_version", "9.9")
+    intact.seal()
+    assert code_of() == ""
+    assert code_of("--signature", str(key)) == "SIGNATURE_INVALID"
