@@ -32,8 +32,9 @@ def server_python(name: str, directory: str, variable: str) -> Path:
 def make_tiny_model(directory: Path, tokenizer_dir: Path, *, architecture: str = "qwen3") -> Path:
     """A model directory that needs no weights (``--load-format dummy``): a small config beside a real tokenizer."""
     directory.mkdir(parents=True)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(tokenizer_dir / name, directory / name)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        if (tokenizer_dir / name).exists():  # The template may stand in the configuration instead.
+            shutil.copyfile(tokenizer_dir / name, directory / name)
     tokenizer = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
     ids = [*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer.get("added_tokens", []))]
     vocabulary = -(-(max(ids) + 1) // 64) * 64
