@@ -383,6 +383,8 @@ class CopyKind(DataSetKind):
             return None
         assert isinstance(effective, dict)
         compare_exactly({key: effective.get(key) for key in CONFIG_KEYS}, effective, where, findings)
+        if not effective.keys() >= set(CONFIG_KEYS):
+            return None
         corpus = {"path": effective["corpus"]["path"], "fields": list(CORPUS_FIELDS)}
         compare_exactly(corpus, effective["corpus"], f"{where}.corpus", findings)
         keys = ["path", "block_size", "revision", "trust_remote_code"]
@@ -397,7 +399,9 @@ class CopyKind(DataSetKind):
             findings.add(Code.WRONG_TYPE, place, f"it says {shown(manifest.get('prefix_cache'))}")
             return None
         if effective["prefix_algorithm"] == "uniform":
-            compare_exactly(None, effective.get("zipf_exponent"), f"{where}.zipf_exponent", findings)
+            compare_exactly(None, effective["zipf_exponent"], f"{where}.zipf_exponent", findings)
+            if effective["zipf_exponent"] is not None:
+                return None
         else:
             config.number("zipf_exponent", 0, 100)
         if "requests" not in records:
