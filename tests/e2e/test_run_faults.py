@@ -104,7 +104,7 @@ def prepared_once(
             requests={"count": 40, "input_length": {"mode": "fixed", "value": 160}},
             prefix_cache={"mode": "warmup", "target_hit_rate": 0.6, "groups": {"count": 2}},
             service={"model": MODEL, "api_key": SECRET, "timeout_seconds": 6, "poll_interval_seconds": 0.5},
-            aisbench={"work_dir": "./aisbench", "model": {"batch_size": 4, "retry": 1}},
+            aisbench={"work_dir": "./aisbench", "model": {"batch_size": 4, "retry": 0}},
         )
         paths = prepare_words(scenario)
         yield Prepared(scenario, paths.analysis, paths.log("run"), proxy, Path(scratch)), url
