@@ -357,7 +357,7 @@ def test_a_signal_ends_everything(prepared: Prepared, phase: str, number: int, c
     started = time.monotonic()
     lines = finish(process, code)
     assert time.monotonic() - started < 15
-    assert lines[-1] == f"run {word} in the phase {phase}"
+    assert lines[-1] == f"run {word} in the phase {phase}; {prepared.analysis.name} is unchanged"
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_further_signals_change_nothing(
         if process.poll() is None:
             process.send_signal(number)
         time.sleep(pause)
-    assert finish(process, code)[-1] == f"run {word} in the phase formal"
+    assert finish(process, code)[-1] == f"run {word} in the phase formal; {prepared.analysis.name} is unchanged"
 
 
 def in_phase(prepared: Prepared, phase: str) -> bool:
