@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from ais_bench_prefix_cache.datasets.format.manifest_search import FoundManifest, ManifestSearch, find_manifest
-from ais_bench_prefix_cache.datasets.kinds import sent_kinds
+from ais_bench_prefix_cache.datasets.kinds import PREPARED_KINDS, sent_kinds
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.scenario.model import Scenario
 
 
 def search_prepared(scenario: Scenario) -> ManifestSearch:
-    """The newest prepared data set, of a kind that can be sent, that the Scenario asks for."""
-    return find_manifest(scenario, ("prepared",), benchmark_modes=sent_kinds())
+    """The newest prepared data set that the Scenario asks for; one that can be sent, where there is any.
+
+    Of another kind, verifying says what to do with it: nothing else is prepared and sent in its place.
+    """
+    search = find_manifest(scenario, ("prepared",), benchmark_modes=sent_kinds())
+    return search if search.found else find_manifest(scenario, ("prepared",), benchmark_modes=PREPARED_KINDS)
 
 
 def find_prepared(scenario: Scenario) -> tuple[FoundManifest, tuple[str, ...]]:

@@ -264,7 +264,7 @@ CONFIGURATION_CHANGES: list[tuple[str, str, Any]] = [
     ("text", "effective_config.requests.output_length.max", 20),
     ("text", "effective_config.run.random_seed", 43),
     ("text", "effective_config.service.dp_size", 3),
-    ("text", "effective_config.service.kv_cache_blocks", 9),
+    ("text", "effective_config.service.kv_cache_blocks", 4),
     ("text", "prefix_cache.trajectory.largest_distance_pp", 0.5),
     ("text", "prefix_cache.trajectory.path", "beam"),
     ("csv", "effective_config.prefix_cache.order.strategy", "global_shuffle"),
