@@ -179,7 +179,7 @@ def test_a_reset_that_reaches_the_idle_rank_only(server: Any, scenario_for: Any,
     with fault_proxy(server.real.url) as proxy, BusyAtEveryReset(server, rank=1) as busy:
         proxy.rule = busy.rule
         service = {
-            "timeout_seconds": 15,
+            "timeout_seconds": 30,
             "reset_url": f"{proxy.url}/reset_prefix_cache",
             "metrics_url": f"{proxy.url}/metrics",
         }
