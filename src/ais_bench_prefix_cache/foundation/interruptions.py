@@ -6,13 +6,10 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 from ais_bench_prefix_cache.foundation.errors import Terminated
-
-TYPE_CHECKING = False  # typing is slow to import
-if TYPE_CHECKING:
-    from types import FrameType
-    from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
