@@ -58,6 +58,28 @@ class AnswerFormat(Protocol):
         """What the last event has, which has no choices."""
 
 
+class _Completion:
+    """Choices of ``/v1/completions``, which the servers word alike but for the name of ``stop_key``."""
+
+    object_name = chunk_name = "text_completion"
+    stop_key: str
+
+    def choice(self, index: int, text: str) -> dict[str, Any]:
+        return next(self.pieces(index, text, finished=True))
+
+    def opening(self, count: int) -> Iterator[dict[str, Any]]:
+        return iter(())
+
+    def pieces(self, index: int, text: str, finished: bool) -> Iterator[dict[str, Any]]:
+        yield {
+            "index": index,
+            "text": text,
+            "logprobs": None,
+            "finish_reason": "length" if finished else None,
+            self.stop_key: None,
+        }
+
+
 class _Vllm:
     def whole(self, usage: Usage) -> dict[str, Any]:
         return {
@@ -77,26 +99,11 @@ class _Vllm:
         }
 
 
-class VllmCompletion(_Vllm):
+class VllmCompletion(_Completion, _Vllm):
     """vLLM's ``/v1/completions``."""
 
     prefix = "cmpl-"
-    object_name = chunk_name = "text_completion"
-
-    def choice(self, index: int, text: str) -> dict[str, Any]:
-        return next(self.pieces(index, text, finished=True))
-
-    def opening(self, count: int) -> Iterator[dict[str, Any]]:
-        return iter(())
-
-    def pieces(self, index: int, text: str, finished: bool) -> Iterator[dict[str, Any]]:
-        yield {
-            "index": index,
-            "text": text,
-            "logprobs": None,
-            "finish_reason": "length" if finished else None,
-            "stop_reason": None,
-        }
+    stop_key = "stop_reason"
 
 
 class VllmChat(_Vllm):
@@ -151,25 +158,10 @@ class _Sglang:
         return {"usage": usage.document() | {"prompt_tokens_details": usage.details(), "reasoning_tokens": 0}}
 
 
-class SglangCompletion(_Sglang):
+class SglangCompletion(_Completion, _Sglang):
     """SGLang's ``/v1/completions``."""
 
-    object_name = chunk_name = "text_completion"
-
-    def choice(self, index: int, text: str) -> dict[str, Any]:
-        return next(self.pieces(index, text, finished=True))
-
-    def opening(self, count: int) -> Iterator[dict[str, Any]]:
-        return iter(())
-
-    def pieces(self, index: int, text: str, finished: bool) -> Iterator[dict[str, Any]]:
-        yield {
-            "index": index,
-            "text": text,
-            "logprobs": None,
-            "finish_reason": "length" if finished else None,
-            "matched_stop": None,
-        }
+    stop_key = "matched_stop"
 
     def event(self, usage: Usage | None) -> dict[str, Any]:
         return {"usage": None if usage is None else _so_far(usage)}
