@@ -27,7 +27,7 @@ from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_to
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, ServiceError
 from ais_bench_prefix_cache.running.phases import Phases, ProgressBar
-from ais_bench_prefix_cache.running.run_files import recorded_run, write_run_files
+from ais_bench_prefix_cache.running.run_files import keep_aisbench, recorded_run, write_run_files
 from ais_bench_prefix_cache.running.sender import AISBenchSender, Sender
 from ais_bench_prefix_cache.running.traffic import FormalTraffic, formal_traffic
 from ais_bench_prefix_cache.running.understanding import UnderstoodServer, understand_server
@@ -93,6 +93,7 @@ def run_benchmark(
             baseline = _baseline(server)
         with phases.enter("formal"):
             result, sent, load_samples = _send(sender, job, server, bar)
+            keep_aisbench(directory, result.exp_dir, job.log_path)
         with phases.enter("after"):
             after = _after(server, baseline, planned_queries(traffic, sent.requests), phases)
         with phases.enter("analysis"):
