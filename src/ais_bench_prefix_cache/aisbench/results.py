@@ -20,9 +20,7 @@ _DERIVED_FROM_TTFT = "Prefill Token Throughput"
 _NAME_COLUMN = "Performance Parameters"
 
 
-def performance_report(
-    analysis: Mapping[str, Any], *, analysis_path: Path, kept: Path | None = None
-) -> dict[str, Any]:
+def performance_report(analysis: Mapping[str, Any], *, analysis_path: Path, kept: Path | None = None) -> dict[str, Any]:
     """The figures of the run that ``analysis`` records in ``runtime.aisbench``; ``kept`` is the run's own copy of them.
 
     ``{csv, json, metrics: {E2EL: {Stage, Average, Min, …, N}, …}, common: {name: {total: value}}}``, values as AISBench
