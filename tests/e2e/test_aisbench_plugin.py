@@ -47,9 +47,9 @@ def test_the_example_configuration_sends_a_data_set(
         assert written in config
         config = config.replace(written, str(here))
     (tmp_path / "by_name.py").write_text(config, encoding="utf-8")
+    options = ["--mode", "perf", "--debug", "--num-warmups", "0", "--work-dir", "results"]
     done = subprocess.run(
-        [sys.executable, "-m", "ais_bench.benchmark.cli.main", "by_name.py"]
-        + ["--mode", "perf", "--debug", "--num-warmups", "0", "--work-dir", "results"],
+        [sys.executable, "-m", "ais_bench.benchmark.cli.main", "by_name.py", *options],
         cwd=tmp_path,
         env=os.environ
         | {"PYTHONPATH": os.pathsep.join([str(installed), str(project_root / "src")]), "NO_PROXY": "127.0.0.1"},

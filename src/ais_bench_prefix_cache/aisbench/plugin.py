@@ -1,4 +1,4 @@
-"""Our classes under their bare names in AISBench's registries, found by the entry point ``ais_bench.benchmark_plugins``.
+"""Our classes under their bare names in AISBench's registries, by the entry point ``ais_bench.benchmark_plugins``.
 
 AISBench looks for plugins while it makes its registries: it loads each entry point once a registry, before that one is
 there. So no class can be registered by being imported, as AISBench's own are; instead each look registers what the
