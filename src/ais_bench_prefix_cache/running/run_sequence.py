@@ -26,14 +26,9 @@ from ais_bench_prefix_cache.datasets.kinds import verify_data_set
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, ServiceError
-<<<<<<< HEAD
-from ais_bench_prefix_cache.running.phases import Phases, ProgressBar
-from ais_bench_prefix_cache.running.run_files import keep_aisbench, recorded_run, write_run_files
-=======
 from ais_bench_prefix_cache.foundation.telling import ProgressBar, warning_line
 from ais_bench_prefix_cache.running.phases import Phases
-from ais_bench_prefix_cache.running.run_files import recorded_run, write_run_files
->>>>>>> main
+from ais_bench_prefix_cache.running.run_files import keep_aisbench, recorded_run, write_run_files
 from ais_bench_prefix_cache.running.sender import AISBenchSender, Sender
 from ais_bench_prefix_cache.running.traffic import FormalTraffic, formal_traffic
 from ais_bench_prefix_cache.running.understanding import UnderstoodServer, understand_server
