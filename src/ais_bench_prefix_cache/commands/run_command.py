@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.argument_types import key_and_value
 from ais_bench_prefix_cache.commands.choosing import add_settings
 from ais_bench_prefix_cache.commands.console import note, progress_bar, warn
-from ais_bench_prefix_cache.commands.quiet_start import load_quietly
+from ais_bench_prefix_cache.commands.quiet_start import load_quietly, stdout_to_stderr
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import (
     EXIT_OK,
@@ -22,9 +20,6 @@ from ais_bench_prefix_cache.foundation.errors import (
     os_error_problem,
 )
 from ais_bench_prefix_cache.foundation.log_files import run_log
-
-if TYPE_CHECKING:
-    from ais_bench_prefix_cache.datasets.format.manifest_search import FoundManifest
 
 DESCRIPTION = (
     "Verifies the newest data set that fits this Scenario (and prepares one where none does), checks and probes the "
@@ -63,11 +58,15 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
     from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
     from ais_bench_prefix_cache.running.phases import Phases
+    from ais_bench_prefix_cache.running.prepared_data import find_or_prepare
     from ais_bench_prefix_cache.running.run_sequence import run_benchmark
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
     # Text and images have rules of their own: which of them hold, the prepared manifest says.
-    found = _prepared(arguments.scenario, arguments.settings)
+    with stdout_to_stderr():
+        found = find_or_prepare(
+            arguments.scenario, settings=arguments.settings, load=load_quietly, note=note, bar=progress_bar
+        )
     kind = kind_named(found.document["benchmark_mode"])
     scenario = load_scenario(arguments.scenario, rules=kind.scenario_rules, settings=arguments.settings)
     if not kind.takes_template and arguments.config is not None:
@@ -128,25 +127,6 @@ def execute(arguments: argparse.Namespace) -> int:
         print(outcome.analysis_path, flush=True)
         log.info("complete: %s", outcome.analysis_path)
     return EXIT_OK
-
-
-def _prepared(path: Path, settings: Sequence[str]) -> FoundManifest:
-    """The data set to send: the newest that fits, else a new one."""
-    from ais_bench_prefix_cache.commands.prepare_command import prepare
-    from ais_bench_prefix_cache.running.prepared_data import find_prepared, search_prepared
-    from ais_bench_prefix_cache.scenario.loading import load_scenario
-
-    scenario = load_scenario(path, rules=None, settings=settings)
-    search = search_prepared(scenario)
-    for text in search.notes:
-        note(f"note: {text}")
-    if search.found is not None:
-        return search.found
-    why = f" (the newest one differs in {', '.join(search.differing)})" if search.differing else ""
-    note(f"note: no data set fits{why}; one is prepared now")
-    prepare(path, settings=settings)
-    found, _ = find_prepared(scenario)
-    return found
 
 
 def _inode(path: Path) -> int | None:

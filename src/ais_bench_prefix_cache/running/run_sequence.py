@@ -26,7 +26,8 @@ from ais_bench_prefix_cache.datasets.kinds import verify_data_set
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, ServiceError
-from ais_bench_prefix_cache.running.phases import Phases, ProgressBar
+from ais_bench_prefix_cache.foundation.telling import ProgressBar, warning_line
+from ais_bench_prefix_cache.running.phases import Phases
 from ais_bench_prefix_cache.running.run_files import recorded_run, write_run_files
 from ais_bench_prefix_cache.running.sender import AISBenchSender, Sender
 from ais_bench_prefix_cache.running.traffic import FormalTraffic, formal_traffic
@@ -176,7 +177,7 @@ def _job(
 def _empty(server: UnderstoodServer, phases: Phases) -> ResetOutcome:
     outcome = empty_the_caches(server.client, server.reader, server.probed.probes, engine=server.engine)
     if outcome.warning is not None:
-        phases.note(f"warning [{outcome.warning['code']}] {outcome.warning['message']}")
+        phases.note(warning_line(outcome.warning))
     return outcome
 
 
