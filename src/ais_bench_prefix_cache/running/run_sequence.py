@@ -46,9 +46,14 @@ class RunOutcome:
     """The complete analysis, as written to ``analysis_path``, what AISBench left, and the run's own directory."""
 
     analysis: dict[str, Any]
-    analysis_path: Path
+    data_set: RunPaths
     aisbench: AISBenchResult
     directory: RunDirectory
+
+    @property
+    def analysis_path(self) -> Path:
+        """The data set's analysis, which is the newest run's."""
+        return self.data_set.analysis
 
 
 def run_benchmark(
@@ -129,7 +134,7 @@ def run_benchmark(
                 baseline=baseline,
                 after=after,
             )
-    return RunOutcome(analysis, data.paths.analysis, result, directory)
+    return RunOutcome(analysis, data.paths, result, directory)
 
 
 @contextmanager
