@@ -16,6 +16,7 @@ from ais_bench_prefix_cache.commands.console import note, print_json, progress_b
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly, stdout_to_stderr
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.kinds import PREPARED_KINDS
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import EXIT_OK, PrefixCacheError, Problem, ScenarioError
 from ais_bench_prefix_cache.foundation.log_files import run_log
 
@@ -133,6 +134,8 @@ def prepare(
         if kind.name == "text":
             reason = f"nothing proves that words are encoded one by one: {sources.tokenizer.join_proof.reason}"
         note(f"note: one process makes this data set: {reason}")
+    if ignored := sources.tokenizer.ignored_settings:
+        warn(_ignored_settings(scenario.tokenizer.path, ignored))
     replace = overwrite or scenario.run.overwrite
     # What is refused before the first prompt has been: only now does a directory come into being.
     with _directory(scenario, kind.name, replace=replace) as paths, run_log(paths.log("prepare")) as log:
@@ -152,6 +155,15 @@ def prepare(
     report = kind.report(paths, manifest)
     files = {"manifest": paths.manifest, "analysis": paths.analysis, "log": paths.log("prepare")}
     return {**report, **{key: str(path) for key, path in files.items()}}
+
+
+def _ignored_settings(tokenizer: str, ignored: Sequence[str]) -> dict[str, str]:
+    return {
+        "code": Code.SPECIAL_TOKENS_IGNORED.value,
+        "message": f"tokenizer_config.json of {tokenizer!r} has {' and '.join(ignored)}, which the installed "
+        "transformers does not follow, so the prompts are made without; some servers follow it (SGLang, vLLM with "
+        "transformers 4). If yours does, set tokenizer.add_special_tokens to true; `run` compares before it sends",
+    }
 
 
 def _load_sources(scenario: Scenario, *further: Callable[[], object]) -> Sources:

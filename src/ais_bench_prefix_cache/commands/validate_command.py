@@ -156,16 +156,17 @@ def _tokenizer(
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
     recorded = data_set.manifest["effective_config"]["tokenizer"]
+    block_size, special = recorded["block_size"], recorded.get("add_special_tokens", "auto")
     if arguments.tokenizer is not None:
         trusted = arguments.trust_remote_code
-        return TokenizerConfig(arguments.tokenizer, recorded["block_size"], None, trusted), "--tokenizer"
+        return TokenizerConfig(arguments.tokenizer, block_size, None, trusted, special), "--tokenizer"
     if scenario is not None:
         trusted = scenario.tokenizer.trust_remote_code or arguments.trust_remote_code
         return replace(scenario.tokenizer, trust_remote_code=trusted), "--scenario"
     if not Path(recorded["path"]).is_dir():
         return None, "manifest"
     require_plain_files(Path(recorded["path"]))
-    return TokenizerConfig(recorded["path"], recorded["block_size"], None, arguments.trust_remote_code), "manifest"
+    return TokenizerConfig(recorded["path"], block_size, None, arguments.trust_remote_code, special), "manifest"
 
 
 @contextmanager
