@@ -71,6 +71,8 @@ def prepare_data_set(
 
     content = kind.prepare(Preparation(scenario, load_sources, check_whole, workers, trace, trace_block_size))
     (sources,) = loaded
+    if sources.corpus.field != scenario.corpus.field:
+        note(f"note: the corpus has no {scenario.corpus.field!r}; its text is read from {sources.corpus.field!r}")
     if workers > 1 and not (kind.name == "text" and sources.tokenizer.join_proof.proven):
         reason = "only text data sets are made by several"
         if kind.name == "text":
