@@ -73,7 +73,7 @@ def test_results_that_were_moved_together_are_found(run: Run, tmp_path: Path) ->
     assert report["csv"] == str(moved / "work" / "20260101_000000" / "performances" / "m" / "d.csv")
 
 
-def test_results_that_the_run_kept_come_first(run, tmp_path):
+def test_results_that_the_run_kept_come_first(run: Run, tmp_path: Path) -> None:
     record, path = run
     kept = tmp_path / "kept"
     shutil.copytree(record["exp_dir"], kept)
