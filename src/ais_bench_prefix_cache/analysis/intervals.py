@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -42,6 +43,7 @@ class Estimate:
     count: int
 
 
+@cache
 def student_t(confidence: float, degrees: int) -> float:
     """The ``t`` that Student's distribution stays within, on both sides, with this probability.
 

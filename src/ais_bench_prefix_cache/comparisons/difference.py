@@ -2,9 +2,9 @@
 
 Differences are ratios: their logarithms are compared, so that a figure and its inverse are judged alike. Where both
 sides have three runs or more, runs are what varies (Student's interval, one spread for both sides). Below that nothing
-shows how runs differ from each other, only how parts of a run do: each side then counts as *one* part drawn from as
-many, beside what resampling its requests in blocks shows. That is wider than a bootstrap alone, on purpose: a server
-that was disturbed during one of two runs is not a slower server.
+shows how runs differ from each other, only how parts of a run do. So the interval is made wider than resampling the
+requests in blocks makes it (by :data:`_PART_SHARE` and :data:`_STEADY_RUNS_DIFFER`): a server that was disturbed
+during one of two runs is not a slower server. How often that is wrong, tests/unit/comparisons shows by simulation.
 
 All intervals of a comparison hold together with 95 % (Bonferroni), and a difference counts from a threshold on only.
 """
@@ -34,8 +34,10 @@ from ais_bench_prefix_cache.foundation.random_streams import RandomStream
 Verdict = Literal["better", "worse", "no difference shown", "too few data"]
 LEAST_REQUESTS = 20
 _DRAWS = 200
-SHARE = 0.5
-USE_T = False
+_STEADY_RUNS_DIFFER = 0.05
+"""Standard deviation (of the logarithm) that a single run is given besides: steady runs differ, too."""
+_PART_SHARE = 0.75
+"""How much of the variance between the parts of a run is taken for variance between runs."""
 _LEAST_FIGURE = 1e-3
 """A microsecond; nothing below it is measured."""
 
@@ -103,17 +105,17 @@ def difference(
         degrees = sum(len(log) - 1 for log in logs)
         spread = sum(float(((log - log.mean()) ** 2).sum()) for log in logs) / degrees
         variance = spread * sum(1 / len(log) for log in logs)
+        factor = student_t(confidence, degrees)
     else:
         length = max(block_length(len(whole), side.in_flight) for whole, side in zip(wholes, sides, strict=True))
         number = min(len(whole) // length for whole in wholes)
         if number < LEAST_BLOCKS:
             reason = f"{requests} requests are {number} times what is in flight, and {LEAST_BLOCKS} times are needed"
             return _too_few(metric, figures[0], figures[1], reason)
-        degrees = number - 1
         variance = _variance_within(metric, wholes, length, RandomStream(random_seed, metric.name), paired=paired)
-    half = (
-        student_t(confidence, degrees) if repeated or USE_T else NormalDist().inv_cdf((1 + confidence) / 2)
-    ) * math.sqrt(variance)
+        variance += _STEADY_RUNS_DIFFER**2 * sum(1 / len(side.runs) for side in sides)
+        factor = NormalDist().inv_cdf((1 + confidence) / 2)
+    half = factor * math.sqrt(variance)
     middle = math.log(figures[1] / figures[0])
     low, high = math.expm1(middle - half), math.expm1(min(middle + half, 700.0))
     return Difference(
@@ -153,7 +155,7 @@ def _variance_within(
 def _variance(count: int, length: int, figure: Callable[[Any], Values], stream: RandomStream) -> float:
     drawn = resampled(count, length, figure, stream, draws=_DRAWS)
     parts = [float(figure(part)) for part in blocks(count, length)]
-    return float(drawn.var(ddof=1) + SHARE * np.var(parts, ddof=1))
+    return float(drawn.var(ddof=1) + _PART_SHARE * np.var(parts, ddof=1))
 
 
 def _log(metric: Metric, values: Values) -> Values:

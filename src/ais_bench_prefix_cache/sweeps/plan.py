@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ais_bench_prefix_cache.foundation.codes import Code
@@ -19,16 +20,49 @@ _FILE_KEYS = ("set", "points", "repeat", "shuffle")
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """``points`` hold fields of the Scenario and their values; ``shuffle`` is the seed of a random order, or None."""
+    """Which runs to make of which Scenario.
+
+    ``constant`` are fields and values that all points have in common, ``points`` those in which they differ: two sweeps
+    of different servers have the same points. ``shuffle`` is the seed of a random order, or None.
+    """
 
     scenario: Path
     scenario_sha256: str
     points: tuple[Point, ...]
     repeat: int = 1
     shuffle: int | None = None
+    constant: Mapping[str, Any] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, scenario: Path, sha256: str, points: Sequence[Point], repeat: int, shuffle: int | None) -> SweepPlan:
+        """The plan of points that were given as a whole."""
+        first = points[0]
+        constant = {
+            field: value
+            for field, value in first.items()
+            if all(field in point and point[field] == value for point in points)
+        }
+        varying = tuple({field: value for field, value in point.items() if field not in constant} for point in points)
+        return cls(scenario, sha256, varying, repeat, shuffle, constant)
+
+    @property
+    def runs(self) -> int:
+        """How many runs the whole sweep has."""
+        return len(self.points) * self.repeat
+
+    def fields(self, point: int) -> Point:
+        """Every field that is set at a point."""
+        return {**self.constant, **self.points[point]}
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "scenario": str(self.scenario), "points": [dict(point) for point in self.points]}
+        return {
+            "scenario": str(self.scenario),
+            "scenario_sha256": self.scenario_sha256,
+            "constant": dict(self.constant),
+            "points": list(self.points),
+            "repeat": self.repeat,
+            "shuffle": self.shuffle,
+        }
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> SweepPlan:
@@ -39,6 +73,7 @@ class SweepPlan:
             tuple(dict(point) for point in document["points"]),
             int(document["repeat"]),
             document["shuffle"],
+            dict(document["constant"]),
         )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from ais_bench_prefix_cache.analysis.metric import metric_named
 from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
 from ais_bench_prefix_cache.analysis.uncached_cost import UncachedCost, uncached_cost
-from ais_bench_prefix_cache.foundation.errors import Problem
+from ais_bench_prefix_cache.foundation.errors import PrefixCacheError
 from ais_bench_prefix_cache.reporting.records_file import read_records
+from ais_bench_prefix_cache.running.run_sequence import RunOutcome
 from ais_bench_prefix_cache.sweeps.plan import SweepPlan
 from ais_bench_prefix_cache.sweeps.points import Point, point_name
 from ais_bench_prefix_cache.sweeps.sweep_directory import Row, SweepDirectory
@@ -62,7 +63,8 @@ class Sweep:
     @property
     def missing(self) -> int:
         """How many runs have no result yet."""
-        return len(self.plan.points) * self.plan.repeat - sum(row["status"] == "complete" for row in self.rows)
+        complete = [row for row in self.rows if row["status"] == "complete"]
+        return self.plan.runs - len(complete)
 
     @property
     def failed(self) -> tuple[Row, ...]:
@@ -71,7 +73,7 @@ class Sweep:
 
     @cached_property
     def lines(self) -> dict[str, tuple[PointResult, ...]]:
-        """Points that differ in the hit rate only, by what they have in common; those without a complete run left out."""
+        """Points with a complete run that differ in the hit rate only, by what they have in common."""
         lines: dict[str, list[PointResult]] = {}
         for point in self.points:
             if point.complete:
@@ -136,14 +138,14 @@ def _point(
     )
 
 
-def complete_row(analysis: Mapping[str, Any], config: Mapping[str, Any]) -> Row:
-    """The columns of a run that is complete, from its analysis and effective configuration."""
+def complete_row(outcome: RunOutcome) -> Row:
+    """The columns of a run that is complete; rates are fractions of 1, other units stand in the names."""
+    analysis = outcome.analysis
     theory, actual = analysis.get("theory") or {}, analysis.get("actual") or {}
     planned = (theory.get("hit_tokens"), theory.get("input_tokens"))
     counted = (actual.get("global_hits"), actual.get("global_queries"))
     performance = analysis.get(PERFORMANCE_KEY) or {}
     throughput = performance.get("throughput") or {}
-    model = config["aisbench"]["model"]
     row: Row = {
         "status": "complete",
         "theoretical_hit_tokens": planned[0],
@@ -153,8 +155,8 @@ def complete_row(analysis: Mapping[str, Any], config: Mapping[str, Any]) -> Row:
         "theoretical_hit_rate": analysis.get("theoretical_hit_rate"),
         "counted_hit_rate": actual.get("global_hit_rate"),
         "as_planned": planned == counted and counted[0] is not None,
-        "batch_size": analysis["runtime"]["aisbench"].get("batch_size", model["batch_size"]),
-        "request_rate_per_s": model.get("request_rate"),
+        "batch_size": outcome.aisbench.batch_size,
+        "request_rate_per_s": (performance.get("request_rate") or {}).get("asked_per_s"),
         "requests": performance.get("requests"),
         "failed_requests": performance.get("failed_requests"),
         "duration_s": performance.get("duration_s"),
@@ -166,10 +168,11 @@ def complete_row(analysis: Mapping[str, Any], config: Mapping[str, Any]) -> Row:
     return row
 
 
-def failed_row(problems: Iterable[Problem]) -> Row:
-    """The columns of a run that failed."""
-    first, *_ = problems
-    return {"status": "failed", "error_code": str(first.code), "error": f"{first.where}: {first.message}".lstrip(": ")}
+def failed_row(error: PrefixCacheError) -> Row:
+    """The columns of a run that failed: the first of its problems, and the exit code that `run` has for it."""
+    first = error.problems[0]
+    said = f"{first.where}: {first.message}".lstrip(": ")
+    return {"status": "failed", "error_code": str(first.code), "error": said, "exit_code": error.exit_code}
 
 
 def _rate(complete: Sequence[Row], kind: str) -> float | None:
@@ -186,3 +189,14 @@ def _line_name(point: PointResult) -> str:
         if field not in (HIT_RATE_FIELD, "aisbench.model.batch_size")
     }
     return f"concurrency {point.batch_size}" + (f", {point_name(others)}" if others else "")
+
+
+def sweep_document(sweep: Sweep) -> dict[str, Any]:
+    """What ``sweep --json`` prints: ``{directory, missing, points, costs, rows}``."""
+    return {
+        "directory": str(sweep.directory),
+        "missing": sweep.missing,
+        "points": [asdict(point) for point in sweep.points],
+        "costs": {name: asdict(cost) for name, cost in sweep.costs.items()},
+        "rows": list(sweep.rows),
+    }

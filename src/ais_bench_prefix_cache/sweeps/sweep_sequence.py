@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -15,19 +14,9 @@ from ais_bench_prefix_cache.datasets.format.writing import claimed
 from ais_bench_prefix_cache.datasets.kinds import kind_named
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.foundation.codes import Code
-from ais_bench_prefix_cache.foundation.errors import (
-    ArtifactError,
-    PrefixCacheError,
-    Problem,
-    ScenarioError,
-    os_error_problem,
-)
-from ais_bench_prefix_cache.foundation.log_files import run_log
+from ais_bench_prefix_cache.foundation.errors import ArtifactError, PrefixCacheError, Problem, ScenarioError, Terminated
 from ais_bench_prefix_cache.foundation.telling import Note, no_note
-from ais_bench_prefix_cache.running.phases import Phases
-from ais_bench_prefix_cache.running.prepared_data import find_or_prepare
-from ais_bench_prefix_cache.running.run_sequence import RunOutcome, run_benchmark
-from ais_bench_prefix_cache.foundation.telling import no_bar
+from ais_bench_prefix_cache.running.scenario_run import run_scenario
 from ais_bench_prefix_cache.scenario.loading import load_scenario
 from ais_bench_prefix_cache.scenario.model import Scenario, TokenizerConfig
 from ais_bench_prefix_cache.sweeps.plan import SweepPlan
@@ -68,7 +57,7 @@ def plan_sweep(
     """The plan, whose Scenario has been checked at every point. Raises ScenarioError with all that is wrong."""
     path = Path(scenario).absolute()
     loaded = load_points(path, points)
-    return SweepPlan(path, loaded[0].sha256, tuple(dict(point) for point in points), repeat, shuffle)
+    return SweepPlan.of(path, loaded[0].sha256, [dict(point) for point in points], repeat, shuffle)
 
 
 def load_points(path: Path, points: Sequence[Mapping[str, Any]]) -> list[Scenario]:
@@ -92,7 +81,7 @@ def begin_sweep(
 ) -> Sweep:
     """Run a plan in a new directory. Errors are those of :func:`sweep`."""
     if directory is None:
-        settings = settings_of(plan.points[0])
+        settings = settings_of(plan.fields(0))
         output_dir = load_scenario(plan.scenario, rules=None, settings=settings).run.output_dir
         files = SweepDirectory.create(output_dir, datetime.now())
     else:
@@ -102,6 +91,7 @@ def begin_sweep(
             hint = "Go on with an unfinished sweep by --resume, or name another directory."
             raise ArtifactError.of(Code.FILE_EXISTS, str(files.path), "the directory is not empty", hint=hint)
     files.write_plan(plan)
+    note(f"sweep: {files.path}")
     return resume_sweep(files.path, load=load, note=note)
 
 
@@ -113,7 +103,7 @@ def resume_sweep(directory: Path | str, *, load: Loader = load_tokenizer, note: 
     """
     files = SweepDirectory(Path(directory).absolute())
     plan = files.read_plan()
-    scenario = load_scenario(plan.scenario, rules=None, settings=settings_of(plan.points[0]))
+    scenario = load_scenario(plan.scenario, rules=None, settings=settings_of(plan.fields(0)))
     if scenario.sha256 != plan.scenario_sha256:
         hint = "Put the Scenario back as it was, or begin a new sweep."
         message = "the Scenario is not the one that this sweep was begun with"
@@ -121,7 +111,10 @@ def resume_sweep(directory: Path | str, *, load: Loader = load_tokenizer, note: 
     with claimed(files.path) as mine:
         if not mine:
             raise ArtifactError.of(Code.DIRECTORY_IN_USE, str(files.path), "another command is working on this sweep")
-        _Sweeping(files, plan, cache(load), note).run()
+        try:
+            _Sweeping(files, plan, cache(load), note).run()
+        except (KeyboardInterrupt, Terminated) as stop:
+            raise type(stop)(_stopped(files, plan)) from None
     found = read_sweep(files.path)
     try:
         write_sweep_page(files.page, found)
@@ -157,37 +150,36 @@ class _Sweeping:
             self.note(f"    {_said(row)}{f'; about {_duration(left)} left' if left else ''}")
 
     def _row(self, point: int, repeat: int) -> Row:
-        settings = self.plan.points[point]
+        fields = self.plan.fields(point)
         begun = datetime.now().astimezone()
         try:
-            outcome, config = self._outcome(point, repeat)
-        except (PrefixCacheError, OSError) as error:
-            problems = error.problems if isinstance(error, PrefixCacheError) else (os_error_problem(error),)
-            found = failed_row(problems)
+            outcome = run_scenario(
+                self.plan.scenario,
+                settings=settings_of(fields),
+                labels={"sweep": self.files.path.name, "point": str(point), "repeat": str(repeat + 1)},
+                load=self.load,
+            )
+        except PrefixCacheError as error:
+            found = failed_row(error)
         else:
             self.files.keep(outcome.directory, point, repeat)
-            found = {**complete_row(outcome.analysis, config), "run_directory": str(outcome.directory.path)}
+            found = {**complete_row(outcome), "run_directory": str(outcome.directory.path)}
         return {
             "point": point,
             "repeat": repeat,
-            **settings,
+            **fields,
             **found,
             "started_at": begun.isoformat(timespec="seconds"),
             "seconds": round((datetime.now().astimezone() - begun).total_seconds(), 3),
         }
 
-    def _outcome(self, point: int, repeat: int) -> tuple[RunOutcome, Mapping[str, Any]]:
-        settings = settings_of(self.plan.points[point])
-        found = find_or_prepare(self.plan.scenario, settings=settings, load=self.load)
-        kind = kind_named(found.document["benchmark_mode"])
-        scenario = load_scenario(self.plan.scenario, rules=kind.scenario_rules, settings=settings)
-        labels = {"sweep": self.files.path.name, "point": str(point), "repeat": str(repeat + 1)}
-        with run_log(found.paths.log("run")) as log:
-            phases = Phases(log, no_note)
-            outcome = run_benchmark(
-                scenario, found.paths.manifest, phases=phases, bar=no_bar, load=self.load, labels=labels
-            )
-        return outcome, scenario.effective
+
+def _stopped(files: SweepDirectory, plan: SweepPlan) -> str:
+    complete = sum(row["status"] == "complete" for row in files.read_table())
+    return (
+        f"sweep stopped; {complete} of {plan.runs} runs are complete\n"
+        f"go on with: ais-bench-prefix-cache sweep --resume {files.path}"
+    )
 
 
 def _said(row: Row) -> str:
