@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ais_bench_prefix_cache.foundation.codes import Code
@@ -14,7 +13,6 @@ from ais_bench_prefix_cache.foundation.findings import nearest, shown
 from ais_bench_prefix_cache.foundation.strict_json import JsonError, parse_json, read_file
 from ais_bench_prefix_cache.sweeps.points import Point, points_of, swept_fields, values_of
 
-MOST_REPEATS = 1000
 _FILE_KEYS = ("set", "points", "repeat", "shuffle")
 
 
@@ -31,7 +29,7 @@ class SweepPlan:
     points: tuple[Point, ...]
     repeat: int = 1
     shuffle: int | None = None
-    constant: Mapping[str, Any] = MappingProxyType({})
+    constant: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, scenario: Path, sha256: str, points: Sequence[Point], repeat: int, shuffle: int | None) -> SweepPlan:

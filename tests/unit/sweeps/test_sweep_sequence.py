@@ -62,7 +62,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
 @pytest.fixture
 def begin(tmp_path: Path, runs: Runs) -> Callable[..., Any]:
     scenario = scenario_file(tmp_path, url="http://127.0.0.1:1", prefix_cache={"mode": "warmup"})
-    fields = {RATE: [0, 0.4, 0.8], BATCH: [1, 4]}
+    fields: dict[str, list[Any]] = {RATE: [0, 0.4, 0.8], BATCH: [1, 4]}
     return lambda **how: sweep(scenario, fields, repeat=2, directory=tmp_path / "sweep", **how)
 
 
