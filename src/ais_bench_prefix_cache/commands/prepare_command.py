@@ -25,8 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode",
         choices=PREPARED_KINDS,
-        help="text prompts, multimodal requests with images, or prompts that share what a trace shares (default: trace "
-        "with --trace, mm where the Scenario has multimodal.mmmu_parquet_dir, else text)",
+        help="text prompts, multimodal requests with images, conversations, or prompts that share what a trace shares "
+        "(default: trace with --trace, conversation where the Scenario has that section, mm where it has "
+        "multimodal.mmmu_parquet_dir, else text)",
     )
     parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="the Scenario (JSON)")
     add_settings(parser)
