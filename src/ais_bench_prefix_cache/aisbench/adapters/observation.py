@@ -23,9 +23,9 @@ class RequestObservation:
     """One request: what is sent where and for how long, whom to tell, and what the server said.
 
     ``prompt`` is a text, messages for a chat, or token ids, where ``token_ids`` are those of the answer; ``time_limit``
-    is in seconds, None for none. ``events`` counts the parts of the answer that brought text. Moments are those of :func:`time.perf_counter`, which is one clock for all
-    processes of a machine; ``time_points`` are AISBench's own: when the last attempt was sent, and when each part of
-    its answer came.
+    is in seconds, None for none. ``events`` counts the parts of the answer that brought text. Moments are those of
+    :func:`time.perf_counter`, which is one clock for all processes of a machine; ``time_points`` are AISBench's own:
+    when the last attempt was sent, and when each part of its answer came.
     """
 
     sequence_index: int
