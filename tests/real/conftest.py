@@ -271,9 +271,9 @@ def vllm_counted(before: Texts, after: Texts) -> dict[int, tuple[int, int]]:
 def judge(command_line: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> Callable[..., Judged]:
     """Prepares, validates (deep) and runs a Scenario through the command line; sums up both sides from raw files."""
 
-    def run(scenario: Path, counted_between: CountedBetween = vllm_counted) -> Judged:
+    def run(scenario: Path, counted_between: CountedBetween = vllm_counted, mode: str = "text") -> Judged:
         prepared = json.loads(
-            command_line("prepare", "--mode", "text", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1]
+            command_line("prepare", "--mode", mode, "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1]
         )
         command_line("validate", "--scenario", scenario, "--deep", cwd=tmp_path)
         finished = command_line("run", "--scenario", scenario, cwd=tmp_path, timeout=600)

@@ -15,8 +15,8 @@ from ais_bench_prefix_cache.foundation.errors import EXIT_OK
 DESCRIPTION = (
     "Make the prompts of a Scenario, exact to the token, and write full.jsonl, requests.jsonl, analysis.json and, "
     "last, manifest.json; with --mode mm choose the image, and write <image scenario>.requests.jsonl in place of the "
-    "two. Continues in the directory of the newest matching `inspect`, otherwise in a new one. "
-    "The last line on stdout is one JSON object with the files' paths."
+    "two; --mode conversation writes no requests.jsonl. Continues in the directory of the newest matching `inspect`, "
+    "otherwise in a new one. The last line on stdout is one JSON object with the files' paths."
 )
 
 

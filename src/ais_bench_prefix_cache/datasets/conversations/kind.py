@@ -100,8 +100,16 @@ class ConversationLedger(Ledger):
         self.count = len(plan.turns)
 
     def expected(self, index: int, row: JsonRow) -> ConversationRow:
-        free = {key: row[key] for key in ConversationRow.free_fields()}
-        return planned_row(index, self.plan.turns[index], **free)
+        return planned_row(
+            index,
+            self.plan.turns[index],
+            system_prompt=row["system_prompt"],
+            question=row["question"],
+            token_ids=row["token_ids"],
+            answer=row["answer"],
+            answer_token_ids=row["answer_token_ids"],
+            spare_token_id=row["spare_token_id"],
+        )
 
     def add(self, index: int, row: JsonRow, where: str, findings: Findings) -> None:
         planned = self.plan.turns[index]
@@ -160,8 +168,18 @@ class ConversationLedger(Ledger):
         }
 
 
-def planned_row(index: int, planned: PlannedTurn, **free: Any) -> ConversationRow:
-    """The row of one turn; ``free`` are its texts and tokens."""
+def planned_row(
+    index: int,
+    planned: PlannedTurn,
+    *,
+    system_prompt: str,
+    question: str,
+    token_ids: list[int],
+    answer: str,
+    answer_token_ids: list[int],
+    spare_token_id: int | None,
+) -> ConversationRow:
+    """The row of one turn with its texts and tokens."""
     return ConversationRow(
         request_id=request_id(index),
         sequence_index=index,
@@ -177,7 +195,12 @@ def planned_row(index: int, planned: PlannedTurn, **free: Any) -> ConversationRo
         shared_prefix_tokens=planned.known_tokens,
         theoretical_hit_tokens=planned.hit_tokens,
         theoretical_hit_rate=planned.hit_tokens / planned.input_tokens,
-        **free,
+        system_prompt=system_prompt,
+        question=question,
+        token_ids=token_ids,
+        answer=answer,
+        answer_token_ids=answer_token_ids,
+        spare_token_id=spare_token_id,
     )
 
 

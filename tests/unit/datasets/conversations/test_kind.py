@@ -44,7 +44,7 @@ def rows_of(files: dict[str, str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("answers", ["generated", "scripted"])
-@pytest.mark.parametrize("family", [*FAMILIES, *UNPROVEN])
+@pytest.mark.parametrize("family", [each for each in (*FAMILIES, *UNPROVEN) if each != "bytes only"])
 def test_every_text_has_its_tokens_and_parts_where_planned(
     prepare: Any, tokenizer_dir: Any, family: str, answers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -159,3 +159,7 @@ def test_a_code_without_room_is_refused(prepare: Any, deepseek_tokenizer_dir: Pa
     )
     assert "CODE_TOO_LONG" in error
     assert "needs 2 tokens, but message 0 begins 1 before the end of a block" in error
+
+
+def test_a_vocabulary_without_words_of_one_token_is_refused(prepare: Any, tokenizer_dir: Any) -> None:
+    assert "NO_CODE_WORDS" in prepare(tokenizer_dir("bytes only"), expect=2)
