@@ -37,7 +37,7 @@ def test_every_turn_hits_what_is_planned(
 ) -> None:
     model = {"batch_size": batch_size, "stream": stream, "generation_kwargs": {"temperature": 1}}
     scenario = scenario_for(server, conversation={**CONVERSATION, "answers": answers}, aisbench={"model": model})
-    judged = judge(scenario, mode="conversation")
+    judged = judge(scenario)
     assert judged.requests_seen == judged.requests_planned
     assert judged.counted == judged.planned
     assert judged.analysis["findings"] == []
