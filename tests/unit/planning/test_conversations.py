@@ -105,7 +105,11 @@ def test_without_system_prompts_conversations_share_nothing(tmp_path: Path) -> N
 
 
 def test_more_turns_than_a_data_set_has_are_refused(tmp_path: Path) -> None:
-    for section in ({"count": 1001, "turns": fixed(1000)}, {"count": 1_000_001, "turns": fixed(1)}):
+    sections: list[dict[str, Any]] = [
+        {"count": 1001, "turns": fixed(1000)},
+        {"count": 1_000_001, "turns": fixed(1)},
+    ]
+    for section in sections:
         with pytest.raises(ScenarioError, match=r"talk.json: conversation: .* 100\d00[01] turns .*at most 1000000"):
             planned(tmp_path, **section)
 
@@ -135,7 +139,7 @@ class Talk:
         self.histories[index] = [*prompt, *scripted]
 
 
-RANDOM = {
+RANDOM: dict[str, Any] = {
     "count": 12,
     "turns": {"mode": "uniform", "min": 1, "max": 5},
     "system_prompts": {"count": 2, "length": {"mode": "uniform", "min": 1, "max": 40}},
