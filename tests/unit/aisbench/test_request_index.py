@@ -72,7 +72,9 @@ def test_even_arrivals_have_one_gap_and_random_ones_its_mean(rows: Path) -> None
     assert index.column("due_us") == [0, 1000, 2000, 3000, 4000, 5000, 6000]
 
 
-def test_turns_follow_their_conversation_and_first_turns_whoever_has_their_system_prompt_computed(tmp_path):
+def test_turns_follow_their_conversation_and_first_turns_whoever_has_their_system_prompt_computed(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "x.full.jsonl"
     turns = [("a", None, 0), ("a", 0, 40), ("a", 1, 50), ("a", None, 30), ("b", None, 0), ("b", None, 0), ("a", 3, 44)]
     lines = [

@@ -152,11 +152,11 @@ def test_no_slots_are_refused() -> None:
         RequestSchedule(0)
 
 
-def test_a_turn_waits_for_the_end_and_many_may_wait_for_one():
-    async def scenario():
+def test_a_turn_waits_for_the_end_and_many_may_wait_for_one() -> None:
+    async def scenario() -> None:
         schedule, started, go_on = RequestSchedule(10), [], asyncio.Event()
 
-        async def request(index, predecessor, after_end):
+        async def request(index: int, predecessor: int | None, after_end: bool) -> None:
             async with schedule.turn(index, predecessor, after_end=after_end):
                 started.append(index)
                 await go_on.wait()
@@ -177,13 +177,13 @@ def test_a_turn_waits_for_the_end_and_many_may_wait_for_one():
     asyncio.run(scenario())
 
 
-def test_a_conversation_keeps_its_slot_until_it_is_over():
+def test_a_conversation_keeps_its_slot_until_it_is_over() -> None:
     """Three conversations of four turns with two slots: the third begins when one of the others has ended."""
 
-    async def scenario():
+    async def scenario() -> None:
         schedule, started = RequestSchedule(2), []
 
-        async def request(index):
+        async def request(index: int) -> None:
             async with schedule.turn(index, index - 1 if index % 4 else None, after_end=True):
                 started.append(index)
                 for _ in range(3):
