@@ -23,32 +23,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, write log and manifest, print the summary; returns the exit code."""
-    from ais_bench_prefix_cache.commands.console import print_json, warn
+    from ais_bench_prefix_cache.aisbench.config_rendering import own_template
+    from ais_bench_prefix_cache.commands.console import note, print_json, warn
     from ais_bench_prefix_cache.datasets.format.manifest import inspected_manifest
     from ais_bench_prefix_cache.datasets.format.paths import RunPaths
     from ais_bench_prefix_cache.datasets.format.writing import write_document
+    from ais_bench_prefix_cache.datasets.kinds import kind_named
     from ais_bench_prefix_cache.datasets.text.kind import plan_warnings
+    from ais_bench_prefix_cache.foundation.errors import AISBenchError
     from ais_bench_prefix_cache.foundation.log_files import run_log
     from ais_bench_prefix_cache.planning.planner import plan_scenario
-    from ais_bench_prefix_cache.planning.summary import inspect_summary
+    from ais_bench_prefix_cache.planning.summary import image_summary, inspect_summary
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
-    scenario = load_scenario(arguments.scenario, settings=arguments.settings)
-    plan = plan_scenario(scenario)
-    summary = inspect_summary(scenario, plan)
-    warnings = plan_warnings(scenario, plan)
+    kind = kind_named(load_scenario(arguments.scenario, rules=None, settings=arguments.settings).benchmark_mode)
+    scenario = load_scenario(arguments.scenario, rules=kind.scenario_rules, settings=arguments.settings)
+    warnings = []
+    if kind.name == "mm":
+        summary = image_summary(scenario)
+        planned = f"{scenario.requests.count} requests with images, which share nothing by plan"
+    else:
+        plan = plan_scenario(scenario)
+        summary = inspect_summary(scenario, plan)
+        warnings = plan_warnings(scenario, plan)
+        planned = (
+            f"{len(plan)} requests, {plan.total_input_tokens} input tokens, planned by {plan.trajectory.path} "
+            f"({plan.trajectory.status}), theoretical hit rate {plan.theoretical_hit_rate:.6f}"
+        )
+        try:
+            _, told = own_template(scenario.aisbench.config)
+        except AISBenchError as error:
+            # `prepare` needs none, so it is no reason to stop.
+            warnings.extend({"code": problem.code.value, "message": str(problem)} for problem in error.problems)
+        else:
+            if told is not None:
+                note(f"note: {told}")
     summary["warnings"] = warnings
     paths = RunPaths.create(scenario.run.output_dir, scenario.run.run_id, datetime.now())
     with run_log(paths.log("inspect")) as log:
         log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
-        log.info(
-            "%d requests, %d input tokens, planned by %s (%s), theoretical hit rate %.6f",
-            len(plan),
-            plan.total_input_tokens,
-            plan.trajectory.path,
-            plan.trajectory.status,
-            plan.theoretical_hit_rate,
-        )
+        log.info("%s", planned)
         for warning in warnings:
             log.warning("%s %s", warning["code"], warning["message"])
             warn(warning)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ais_bench_prefix_cache.aisbench.config_rendering import own_template
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult, job_from_scenario
 from ais_bench_prefix_cache.aisbench.request_usage import SentRequests, load_request_usage
 from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY, performance_section
@@ -166,7 +167,9 @@ def _job(
     scenario: Scenario, data: VerifiedDataSet, traffic: FormalTraffic, template_path: Path | None, phases: Phases
 ) -> AISBenchJob:
     """Templates of the user's own are for text: images always go through the built-in one."""
-    own = template_path or scenario.aisbench.config
+    own, note = own_template(template_path or scenario.aisbench.config)
+    if note is not None and not traffic.images_per_request:
+        phases.note(f"note: {note}")
     if traffic.images_per_request and own is not None:
         phases.note("note: aisbench.config is a template for text; images are sent with the built-in one")
         own = None
