@@ -23,7 +23,7 @@ from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory, RunPaths
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.writing import claimed, update_analysis
-from ais_bench_prefix_cache.datasets.kinds import verify_data_set
+from ais_bench_prefix_cache.datasets.kinds import planned_here, verify_data_set
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, ServiceError
@@ -84,7 +84,7 @@ def run_benchmark(
         ServiceClient(scenario.service, generation_kwargs=scenario.aisbench.model.generation_kwargs) as client,
     ):
         with phases.enter("verify"):
-            data = verify_data_set(manifest_path)
+            data = planned_here(verify_data_set(manifest_path))
             tokenizer = _tokenizer(scenario, data, load)
             traffic = formal_traffic(data)
             job = _job(scenario, data, traffic, template_path, phases)
