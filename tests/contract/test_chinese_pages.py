@@ -21,6 +21,7 @@ PAGES = (
     "offline-reanalysis",
     "routers-and-gateways",
     "running",
+    "sweeps",
 )
 
 OPTION = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*")

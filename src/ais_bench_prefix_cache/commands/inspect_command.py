@@ -29,27 +29,16 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.datasets.format.paths import RunPaths
     from ais_bench_prefix_cache.datasets.format.writing import write_document
     from ais_bench_prefix_cache.datasets.kinds import kind_named
-    from ais_bench_prefix_cache.datasets.text.kind import plan_warnings
     from ais_bench_prefix_cache.foundation.errors import AISBenchError
     from ais_bench_prefix_cache.foundation.log_files import run_log
-    from ais_bench_prefix_cache.planning.planner import plan_scenario
-    from ais_bench_prefix_cache.planning.summary import image_summary, inspect_summary
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
-    kind = kind_named(load_scenario(arguments.scenario, rules=None, settings=arguments.settings).benchmark_mode)
+    scenario = load_scenario(arguments.scenario, rules=None, settings=arguments.settings)
+    kind = kind_named(scenario.benchmark_mode)
     scenario = load_scenario(arguments.scenario, rules=kind.scenario_rules, settings=arguments.settings)
-    warnings = []
-    if kind.name == "mm":
-        summary = image_summary(scenario)
-        planned = f"{scenario.requests.count} requests with images, which share nothing by plan"
-    else:
-        plan = plan_scenario(scenario)
-        summary = inspect_summary(scenario, plan)
-        warnings = plan_warnings(scenario, plan)
-        planned = (
-            f"{len(plan)} requests, {plan.total_input_tokens} input tokens, planned by {plan.trajectory.path} "
-            f"({plan.trajectory.status}), theoretical hit rate {plan.theoretical_hit_rate:.6f}"
-        )
+    inspection = kind.inspect(scenario)
+    warnings = list(inspection.warnings)
+    if kind.takes_template:
         try:
             _, told = own_template(scenario.aisbench.config)
         except AISBenchError as error:
@@ -58,11 +47,11 @@ def execute(arguments: argparse.Namespace) -> int:
         else:
             if told is not None:
                 note(f"note: {told}")
-    summary["warnings"] = warnings
+    summary = {**inspection.summary, "warnings": warnings}
     paths = RunPaths.create(scenario.run.output_dir, scenario.run.run_id, datetime.now())
     with run_log(paths.log("inspect")) as log:
         log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
-        log.info("%s", planned)
+        log.info("%s", inspection.note)
         for warning in warnings:
             log.warning("%s %s", warning["code"], warning["message"])
             warn(warning)
