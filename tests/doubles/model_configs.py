@@ -27,8 +27,9 @@ def configurations() -> dict[str, dict[str, Any]]:
 
 
 def multiplied_by_hand() -> dict[str, tuple[dict[str, Any], int]]:
-    """Further configurations, each with the numbers that it keeps for a token: layers, 2, heads and head size, or a
-    latent's layers and size, which stand in the file as factors.
+    """Further configurations, each with the numbers that it keeps for a token.
+
+    The file has their factors: layers, 2, heads and head size, or a latent's layers and size.
     """
     lines = (DATA / "model_configs_by_hand.jsonl").read_text(encoding="utf-8").splitlines()
     return {row["name"]: (row["config"], math.prod(row["numbers"])) for row in map(json.loads, lines)}

@@ -45,7 +45,7 @@ def test_a_model_that_was_kept_aside(name: str) -> None:
 @pytest.mark.parametrize(
     ("model_type", "kept"),
     [
-        # A latent of kv_lora_rank + qk_rope_head_dim numbers, and 128 + 4 bytes for each layer with an indexer of its own.
+        # A latent of kv_lora_rank + qk_rope_head_dim numbers; 128 + 4 bytes a layer that has an indexer of its own.
         ("axk2", {("latent", 48, 128 + 32, 0), ("indexer", 48, 0, 132)}),
         ("hy_v4", {("latent", 34, 512 + 64, 0), ("indexer", 10, 0, 132)}),
     ],
