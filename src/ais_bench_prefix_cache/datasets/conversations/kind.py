@@ -63,7 +63,8 @@ _SPARE = Free(lambda value: value is None or _is_token(value), "a token id or nu
 class ConversationRow(Row):
     """A row of ``full.jsonl``: one turn. Lengths are tokens; ``turn`` counts from 0.
 
-    ``continues`` is the ``sequence_index`` of the turn whose prompt and answer come first, null for a first turn;
+    ``continues`` is the ``sequence_index`` of the turn whose prompt and answer come first, null for a first turn, and
+    ``think_ms`` the pause after that answer;
     ``token_ids`` are those of ``system_prompt`` (first turns only) and ``question``. ``shared_prefix_tokens`` is how
     many tokens of its prompt its rank knows. ``answer`` and ``answer_token_ids`` are what later turns have for this
     turn's answer, ``spare_token_id`` what stands in place of its first token where the server's begins alike; without
@@ -77,6 +78,7 @@ class ConversationRow(Row):
     group_id: str
     dp_rank: int
     continues: int | None
+    think_ms: int
     system_prompt_tokens: int
     message_tokens: int
     actual_input_tokens: int
@@ -188,6 +190,7 @@ def planned_row(
         group_id=group_name(planned.group),
         dp_rank=planned.dp_rank,
         continues=planned.continues,
+        think_ms=planned.think_ms,
         system_prompt_tokens=planned.new_tokens - planned.message_tokens,
         message_tokens=planned.message_tokens,
         actual_input_tokens=planned.input_tokens,
