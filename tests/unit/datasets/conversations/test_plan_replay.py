@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def hits_of_the_scheduler(turns: Sequence[ReplayedTurn], at_once: int, num_block
 def test_hits_are_those_of_vllms_scheduler_at_every_size(at_once: int, scripted: bool) -> None:
     turns = talks(at_once)
     largest = max(-(-(turn.prompt_tokens + turn.answer_tokens) // BLOCK) for turn in turns)
-    options = {"scripted": scripted, "at_once": at_once, "block_size": BLOCK, "ranks": 1}
+    options: dict[str, Any] = {"scripted": scripted, "at_once": at_once, "block_size": BLOCK, "ranks": 1}
     unbounded = replay_conversations(turns, **options, num_blocks=None)
     assert unbounded is not None
     curve = unbounded.capacity_curve()
@@ -90,9 +91,9 @@ def test_a_run_is_told_what_a_cache_of_its_server_s_size_hits() -> None:
         max_tokens=[turn.answer_tokens for turn in turns],
         are_turns=True,
     )
-    options = {"system_prompt_tokens": SYSTEM, "at_once": 4, "block_size": BLOCK, "dp_size": 1}
+    options: dict[str, Any] = {"system_prompt_tokens": SYSTEM, "at_once": 4, "block_size": BLOCK, "dp_size": 1}
     prediction = predict_conversation_hits(columns, scripted=False, **options, capacity_tokens=41 * BLOCK)
-    assert prediction is not None and prediction.evictions > 0
-    assert prediction.hits == hits_of_the_scheduler(turns, 4, 40, scripted=False)
+    assert prediction is not None and prediction.evicted_blocks
+    assert prediction.hit_tokens == hits_of_the_scheduler(turns, 4, 40, scripted=False)
     for tokens in (10 * BLOCK, 4000 * BLOCK):  # a turn does not fit; nothing is evicted
         assert predict_conversation_hits(columns, scripted=False, **options, capacity_tokens=tokens) is None
