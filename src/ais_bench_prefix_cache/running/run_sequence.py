@@ -6,8 +6,8 @@ Nothing is written before the end: until :func:`run_benchmark` returns, ``analys
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -28,7 +28,7 @@ from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, ServiceError
 from ais_bench_prefix_cache.running.phases import Phases, ProgressBar
 from ais_bench_prefix_cache.running.run_files import recorded_run, write_run_files
-from ais_bench_prefix_cache.running.sender import AISBenchSender, Sender
+from ais_bench_prefix_cache.running.sender import AISBenchSender, Sender, Sending
 from ais_bench_prefix_cache.running.traffic import FormalTraffic, formal_traffic
 from ais_bench_prefix_cache.running.understanding import UnderstoodServer, understand_server
 from ais_bench_prefix_cache.running.verdict import Observations, analysis_of_run, planned_queries
@@ -75,6 +75,7 @@ def run_benchmark(
         _only_run(paths),
         recorded_run(scenario, paths, phases, labels) as directory,
         ServiceClient(scenario.service, generation_kwargs=scenario.aisbench.model.generation_kwargs) as client,
+        ExitStack() as started,
     ):
         with phases.enter("verify"):
             data = verify_data_set(manifest_path)
@@ -83,6 +84,8 @@ def run_benchmark(
             job = _job(scenario, data, traffic, template_path, phases)
         with phases.enter("precheck"):
             sender.check(job)
+            # It sends nothing yet: what takes time is done while the server is looked at.
+            sending = started.enter_context(sender.started(job))
             server = understand_server(client, traffic, tokenizer)
             phases.notes(server.notes)
         with phases.enter("reset"):
@@ -92,7 +95,7 @@ def run_benchmark(
         with phases.enter("baseline"):
             baseline = _baseline(server)
         with phases.enter("formal"):
-            result, sent, load_samples = _send(sender, job, server, bar)
+            result, sent, load_samples = _send(sending, job, server, bar)
         with phases.enter("after"):
             after = _after(server, baseline, planned_queries(traffic, sent.requests), phases)
         with phases.enter("analysis"):
@@ -194,7 +197,7 @@ def _baseline(server: UnderstoodServer) -> Reading:
 
 
 def _send(
-    sender: Sender, job: AISBenchJob, server: UnderstoodServer, bar: ProgressBar
+    sending: Sending, job: AISBenchJob, server: UnderstoodServer, bar: ProgressBar
 ) -> tuple[AISBenchResult, SentRequests, LoadSampler]:
     """Everything is sent; beside it the server's load is sampled."""
     service = server.client.config
@@ -207,7 +210,7 @@ def _send(
 
     sampler = LoadSampler(look, service.poll_interval_seconds)
     with bar("Formal requests", len(job.index)) as show, sampler:
-        result = sender.send(replace(job, on_progress=lambda finished, _all: show(finished)))
+        result = sending.send(show)
     sent = SentRequests() if result.usage_path is None else load_request_usage(result.usage_path)
     return result, sent, sampler
 
