@@ -323,6 +323,7 @@ class Code(str, Enum):
     AISBENCH_FAILED = "AISBENCH_FAILED", "AISBench ended with an error or by a signal."
     AISBENCH_TIMEOUT = "AISBENCH_TIMEOUT", "AISBench did not end in time."
     AISBENCH_STALLED = "AISBENCH_STALLED", "Nothing arrived for a long time."
+    LOAD_GENERATOR_LOST = "LOAD_GENERATOR_LOST", "A load generator ended, or was lost, in the middle of the run."
     AISBENCH_INCOMPLETE = "AISBENCH_INCOMPLETE", "Requests or files of AISBench are missing."
     AISBENCH_REQUESTS_FAILED = "AISBENCH_REQUESTS_FAILED", "Requests failed."
     AISBENCH_OUTPUT_LENGTH = "AISBENCH_OUTPUT_LENGTH", "Answers do not have their planned length."

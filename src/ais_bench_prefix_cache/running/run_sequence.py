@@ -28,7 +28,7 @@ from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, ServiceError
 from ais_bench_prefix_cache.running.phases import Phases, ProgressBar
 from ais_bench_prefix_cache.running.run_files import recorded_run, write_run_files
-from ais_bench_prefix_cache.running.sender import AISBenchSender, Sender, Sending
+from ais_bench_prefix_cache.running.sender import Sender, Sending, sender_for
 from ais_bench_prefix_cache.running.traffic import FormalTraffic, formal_traffic
 from ais_bench_prefix_cache.running.understanding import UnderstoodServer, understand_server
 from ais_bench_prefix_cache.running.verdict import Observations, analysis_of_run, planned_queries
@@ -66,10 +66,10 @@ def run_benchmark(
     Everything that is measured is also kept in a directory of this run alone, with ``labels``.
 
     ``load`` loads the tokenizer, ``template_path`` overrides ``aisbench.config``, ``sender`` is
-    :class:`~.sender.AISBenchSender` unless another one is given. Raises ArtifactError, ServiceError or AISBenchError;
+    what ``aisbench.load`` asks for unless another one is given. Raises ArtifactError, ServiceError or AISBenchError;
     after any of them, or an interruption, nothing more is sent and ``phases.current`` says where it happened.
     """
-    sender = sender or AISBenchSender()
+    sender = sender or sender_for(scenario.aisbench.load)
     paths = RunPaths.of_manifest(manifest_path)
     with (
         _only_run(paths),

@@ -5,8 +5,11 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from ais_bench_prefix_cache.aisbench.engines import LocalEngine
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult
 from ais_bench_prefix_cache.aisbench.launch import Progress, check_job, started_aisbench
+from ais_bench_prefix_cache.running.generators import GeneratorsSender
+from ais_bench_prefix_cache.scenario.model import LoadConfig
 
 
 class Sending(Protocol):
@@ -38,3 +41,10 @@ class AISBenchSender:
 
     def started(self, job: AISBenchJob) -> AbstractContextManager[Sending]:
         return started_aisbench(job)
+
+
+def sender_for(load: LoadConfig) -> Sender:
+    """The sender that a Scenario asks for."""
+    if load.engine == "local" and load.generators == 1 and not load.command:
+        return AISBenchSender()
+    return GeneratorsSender(LocalEngine(load.command))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import math
 import os
 import queue
 import time
@@ -68,6 +69,7 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         self._heartbeat = Heartbeat(None if launched is None else Path(launched.heartbeat))
         self._request_seconds = None if launched is None else launched.request_seconds
         self._begin = 0.0
+        self._first_sent = math.inf
         super().__init__(model_cfg, mode=mode, **{**settings, "save_every": _ROWS_A_COMMIT})
 
     @property
@@ -156,13 +158,13 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         return begin
 
     def _write_account(self, processor_seconds: float) -> None:
-        if self._launched is not None:
+        if self._launched is not None and self._first_sent != math.inf:
             account = {
                 "requests": len(self._requests),
                 "batch_size": self.batch_size,
-                "begin": self._begin,
-                "seconds": time.perf_counter() - self._begin,
-                "processor_seconds": processor_seconds,
+                "first_sent_ms": round(1000 * (self._first_sent - self._begin), 3),
+                "seconds": round(time.perf_counter() - self._begin, 3),
+                "processor_seconds": round(processor_seconds, 3),
             }
             Path(self._launched.account).write_text(json.dumps(account), encoding="ascii")
 
@@ -206,6 +208,7 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         observation.prompt = None
         self._heartbeat.request_finished()
         if observation.sent is not None:  # else the model is not ours and has seen nothing
+            self._first_sent = min(self._first_sent, observation.sent)
             due = int(request["due_us"])
             moment = None if due == NOT_DUE else self._begin + due / 1e6
             self._write_usage(data["data_abbr"], observation.to_row(due=moment))
