@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from tests.doubles.aisbench_runs import run_aisbench
 
-from ais_bench_prefix_cache.aisbench.launch import run_aisbench
 from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.aisbench.results import performance_report
 

@@ -28,10 +28,9 @@ def divided(index: RequestIndex, count: int, split: Split = "lane", urls: int = 
     keys = _keys(index, split, urls)
     names, key_of, sizes = np.unique(keys, return_inverse=True, return_counts=True)
     count = min(count, len(names))
-    if len(names) == len(keys):  # in turn: every part then has the planned mixture at any time
-        part_of_key = np.arange(len(names)) % count
-    else:
-        part_of_key = _balanced(sizes, count)
+    # Single requests in turn: every part then has the planned mixture at any time.
+    one_each = len(names) == len(keys)
+    part_of_key = np.arange(len(names)) % count if one_each else _balanced(sizes, count)
     part = part_of_key[key_of]
     return [np.flatnonzero(part == number) for number in range(count)]
 
@@ -40,12 +39,13 @@ def shares(total: int, sizes: Sequence[int]) -> list[int]:
     """``total`` slots for parts of these sizes: at least one each, otherwise in proportion."""
     if total < len(sizes):
         raise ValueError(f"{total} slots for {len(sizes)} senders")
-    rest, requests = total - len(sizes), sum(sizes)
-    exact = [rest * size / requests for size in sizes]
-    found = [1 + int(share) for share in exact]
-    largest_remainders = sorted(range(len(sizes)), key=lambda part: (int(exact[part]) - exact[part], part))
-    for part in largest_remainders[: total - sum(found)]:
-        found[part] += 1
+    exact = [total * size / sum(sizes) for size in sizes]
+    found = [max(1, int(share)) for share in exact]
+    while sum(found) > total:
+        found[found.index(max(found))] -= 1
+    while sum(found) < total:
+        missing = [share - has for share, has in zip(exact, found, strict=True)]
+        found[missing.index(max(missing))] += 1
     return found
 
 

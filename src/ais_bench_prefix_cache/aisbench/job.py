@@ -72,6 +72,12 @@ class AISBenchResult:
     duration_seconds: float
     load: Mapping[str, Any]
 
+    @property
+    def senders(self) -> list[Mapping[str, Any]]:
+        """``requests``, ``batch_size``, ``first_sent_ms``, ``seconds`` and ``processor_seconds`` of each process."""
+        generators = self.load.get("generators", [self.load])
+        return [sender for generator in generators for sender in generator["senders"]]
+
     def to_json(self) -> dict[str, Any]:
         """For ``analysis.json`` (``runtime.aisbench``); ``report`` finds the results by it."""
         return {

@@ -77,7 +77,7 @@ def check_installed() -> None:
 
 
 def check_job(job: AISBenchJob) -> RenderedConfig:
-    """Find out before anything is sent whether :func:`run_aisbench` could start: installation, arguments, template."""
+    """Find out before anything is sent whether AISBench could start: installation, arguments, template."""
     check_installed()
     problems = check_extra_args(job.extra_args)
     if problems:
@@ -86,19 +86,12 @@ def check_job(job: AISBenchJob) -> RenderedConfig:
         return render_config(job, private, _environment(job, private, []))
 
 
-def run_aisbench(job: AISBenchJob, on_progress: Progress = lambda _: None) -> AISBenchResult:
-    """Send all formal requests through AISBench; returns only when every one of them is proven to have succeeded.
-
-    On any way out - success, :class:`AISBenchError`, an interruption - no process of AISBench is left. Results, also
-    those of a failed run, lie in a directory of their own below ``job.work_dir``.
-    """
-    with started_aisbench(job) as aisbench:
-        return aisbench.send(on_progress)
-
-
 @contextmanager
 def started_aisbench(job: AISBenchJob) -> Iterator[StartedAISBench]:
-    """An AISBench that imports and loads, and then waits until it is told to send; ended on any way out of the block.
+    """An AISBench that imports and loads, and then waits until it is told to send.
+
+    On any way out of the block - success, :class:`AISBenchError`, an interruption - no process of it is left. Results,
+    also those of a failed run, lie in a directory of their own below ``job.work_dir``.
 
     One that would not wait (because a template has another inferencer, or AISBench is to send warm-ups of its own) is
     only started when it may send.
@@ -224,7 +217,7 @@ class StartedAISBench:
             on_progress(self.finished)
 
     def look(self, seconds: float) -> int | None:
-        """Wait up to ``seconds`` for its end and return its exit code; raises when it makes no progress for too long."""
+        """Its exit code, if it ends within so many seconds. Raises when it makes no progress for too long."""
         assert self._family is not None
         job = self.job
         self._exit_code = self._family.wait(seconds)

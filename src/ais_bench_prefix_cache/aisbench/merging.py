@@ -40,6 +40,7 @@ def write_parts(parts: Sequence[Part], path: Path) -> None:
 
 
 def read_parts(path: Path) -> list[Part]:
+    """What :func:`write_parts` wrote."""
     return [Part(**part) for part in json.loads(path.read_text(encoding="utf-8"))]
 
 

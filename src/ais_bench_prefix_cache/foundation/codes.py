@@ -281,6 +281,11 @@ class Code(str, Enum):
     REQUESTS_MISSING = "REQUESTS_MISSING", "Fewer prompt tokens were counted than planned."
     AISBENCH_WARMUPS = "AISBENCH_WARMUPS", "AISBench sent warm-up requests of its own."
     RETRIES = "RETRIES", "Requests were sent more than once."
+    LOAD_GENERATOR_LIMIT = "LOAD_GENERATOR_LIMIT", "A sending process, not the server, may have limited the load."
+    REQUESTS_NOT_COMPARED = (
+        "REQUESTS_NOT_COMPARED",
+        "Several processes sent, and single requests could not be compared with the plan.",
+    )
     FOREIGN_TRAFFIC = "FOREIGN_TRAFFIC", "Others used the server during the run."
     TOKENS_ADDED = "TOKENS_ADDED", "The server counts more tokens in each prompt than the plan."
     TOKENS_MISSING = "TOKENS_MISSING", "The server counts fewer tokens in each prompt than the plan."

@@ -64,8 +64,7 @@ class GeneratorsSender:
 
 @dataclass(frozen=True)
 class _Clock:
-    """What must be added to a generator's moments to have them on this machine's clock, in seconds, and by how much
-    that may be wrong."""
+    """Seconds that bring a generator's moments onto this machine's clock, and by how many they may be wrong."""
 
     offset: float
     uncertainty: float
@@ -231,8 +230,7 @@ class _Sending:
             each.result = message["result"]
             each.finished = len(each.job.index)
         elif "problems" in message:
-            problems = [Problem(**{**problem, "code": Code.__members__[problem["code"]]}) for problem in message["problems"]]
-            raise AISBenchError([replace(problem, where=f"{each.name}: {problem.where}") for problem in problems])
+            raise AISBenchError(_problem(each, problem) for problem in message["problems"])
 
     def _lost(self, each: _Generator, what: str) -> AISBenchError:
         return AISBenchError.of(
@@ -269,6 +267,11 @@ class _Sending:
         for each in self._generators.values():
             each.process.wait()
         self._engine.close()
+
+
+def _problem(each: _Generator, told: Mapping[str, Any]) -> Problem:
+    code, where = Code.__members__[told["code"]], f"{each.name}: {told['where']}"
+    return Problem(code, where, told["message"], told["allowed"], told["hint"])
 
 
 def _result(each: _Generator) -> Mapping[str, Any]:

@@ -109,7 +109,7 @@ def run_benchmark(
                 "kv_cache_polling": load_samples.as_json(sent.begin, sent.end),
                 "phases": phases.records,
             }
-            observed = Observations(server, reset, baseline, after, sent.requests)
+            observed = Observations(server, reset, baseline, after, sent.requests, result.senders)
             document = analysis_of_run(scenario, data, traffic, observed, runtime, phases.note)
             records = list(request_records(traffic.columns, sent.requests))
             document.pop(PERFORMANCE_KEY, None)
