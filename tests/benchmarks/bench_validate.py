@@ -73,10 +73,11 @@ def main() -> None:
             bars.append(f"| (validate − start-up) / sha256sum, {label}, wall | {verdict(beyond, SPEED_BAR)} |")
         name = f"deep-{DEEP_PROMPTS}"
         manifest = prepared(name, DEEP_PROMPTS, 4096, 10)
+        sources = ("--deep", "--tokenizer", str(arguments.data.tokenizer), "--corpus", str(arguments.data.corpus))
         deep, plain, start = in_turns(
-            lambda: validate(manifest, "--deep"),
+            lambda: validate(manifest, *sources),
             lambda: plain_pass(arguments.data, directory, name),
-            lambda: validate(smallest, "--deep"),
+            lambda: validate(smallest, *sources),
             times=arguments.times,
         )
         for label, runs in (

@@ -303,7 +303,9 @@ def test_validate_finds_damage(folder: Path, capsys: pytest.CaptureFixture[str])
         assert code in codes_after(resealed(partial(damage_row(3, **changes), main_file))), changes
     assert "CORRESPONDENCE" in codes_after(resealed(lambda: damage_row(2, source="prompt:1000")(audit)))
     swapped = rows[4]["question"]
-    deep = codes_after(resealed(lambda: damage_row(3, question=swapped + " and more")(main_file)), "--deep")
+    deep = codes_after(
+        resealed(lambda: damage_row(3, question=swapped + " and more")(main_file)), "--deep", "--tokenizer", "tokenizer"
+    )
     assert deep >= {"DEEP_CHECK"}
 
 

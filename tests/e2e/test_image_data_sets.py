@@ -112,7 +112,7 @@ def test_rows_refer_to_the_image_and_the_manifest_holds_it_once(
             "max_out_len": 4,
         }
 
-    proven = json.loads(command_line("validate", "--deep", "--manifest", said["manifest"], cwd=tmp_path).stdout)
+    proven = json.loads(command_line("validate", "--deep", "--scenario", scenario, cwd=tmp_path).stdout)
     assert (proven["ok"], proven["rows"], proven["run_id"]) == (True, 7, run_id)
     assert (proven["deep"]["texts"], proven["deep"]["tokens"]) == (7, 210)
     again = json.loads(command_line("prepare", "--mode", "mm", "--scenario", scenario, cwd=tmp_path.parent).stdout)

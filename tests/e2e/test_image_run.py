@@ -166,7 +166,7 @@ def test_a_run_sends_the_images_before_the_texts_and_reports_the_counters(
     snapshots = ("--baseline", tmp_path / "baseline.prom", "--after", tmp_path / "after.prom")
     again = json.loads(command_line("analyze", "--manifest", manifest, *snapshots, cwd=tmp_path).stdout)
     assert (again["status"], again["actual"], again["server_usage"]) == ("analyzed", actual, analysis["server_usage"])
-    proven = json.loads(command_line("validate", "--deep", "--manifest", manifest, cwd=tmp_path).stdout)
+    proven = json.loads(command_line("validate", "--deep", "--scenario", scenario, cwd=tmp_path).stdout)
     assert (proven["ok"], proven["deep"]["tokens"]) == (True, 30 * len(rows))
     refused = command_line("run", "--scenario", scenario, "--config", "x.py", cwd=tmp_path, expect=2)
     assert "error [CONFIG_IS_FOR_TEXT] --config: " in refused.stderr

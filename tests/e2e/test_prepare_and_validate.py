@@ -191,7 +191,7 @@ def test_a_prepared_data_set_is_exact(
     manifest = json.loads(Path(files["manifest"]).read_bytes())
     for key in ("requested_target_hit_rate", "effective_target_hit_rate", "theoretical_hit_rate", "reachable_max"):
         assert manifest["prefix_cache"][key] == summary[key]
-    code, output, errors = run("validate", "--deep", "--manifest", files["manifest"])
+    code, output, errors = run("validate", "--deep", "--scenario", scenario)
     assert code == 0, errors
     report = json.loads(output)
     assert (report["ok"], report["rows"], report["run_id"]) == (True, summary_count(summary), manifest["run_id"])
@@ -354,7 +354,7 @@ def test_the_deep_check_finds_what_bytes_cannot_tell(
     content["model"]["merges"] = merges[: len(merges) // 20]
     (tokenizer / "tokenizer.json").write_text(json.dumps(content))
     assert run("validate", "--manifest", manifest)[0] == 0
-    code, output, _ = run("validate", "--deep", "--manifest", manifest)
+    code, output, _ = run("validate", "--deep", "--scenario", scenario)
     assert code == 2
     found = {error["code"] for error in json.loads(output)["errors"]}
     assert found == {"TOKENIZER_CHANGED", "DEEP_CHECK"}
@@ -371,7 +371,7 @@ def test_a_changed_corpus_is_noticed(
     _, output, _ = run("prepare", "--mode", "text", "--scenario", scenario)
     manifest = json.loads(output)["manifest"]
     corpus.write_bytes(corpus.read_bytes() + b"\n")
-    code, output, errors = run("validate", "--manifest", manifest)
+    code, output, errors = run("validate", "--manifest", manifest, "--corpus", corpus)
     assert code == 0
     assert [warning["code"] for warning in json.loads(output)["warnings"]] == ["CORPUS_CHANGED"]
     assert "warning [CORPUS_CHANGED]" in errors
@@ -441,7 +441,7 @@ def test_several_workers_write_the_same_files(run: Run, write_scenario: Callable
         assert "one process makes this data set" not in errors
         files = json.loads(out)
         written.append([Path(files[name]).read_bytes() for name in ("full", "requests")])
-        assert run("validate", "--manifest", files["manifest"], "--deep")[0] == 0
+        assert run("validate", "--scenario", scenario, "--deep")[0] == 0
     assert written[0] == written[1]
 
 

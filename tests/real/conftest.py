@@ -275,7 +275,7 @@ def judge(command_line: Callable[..., subprocess.CompletedProcess[str]], tmp_pat
         prepared = json.loads(
             command_line("prepare", "--mode", "text", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1]
         )
-        command_line("validate", "--manifest", prepared["manifest"], "--deep", cwd=tmp_path)
+        command_line("validate", "--scenario", scenario, "--deep", cwd=tmp_path)
         finished = command_line("run", "--scenario", scenario, cwd=tmp_path, timeout=600)
         planned: dict[int | None, tuple[int, int]] = {}
         requests_planned = {}

@@ -78,6 +78,11 @@ class AISBenchResult:
         generators = self.load.get("generators", [self.load])
         return [sender for generator in generators for sender in generator["senders"]]
 
+    @property
+    def generator_logs(self) -> list[Path]:
+        """What each of several load generators printed."""
+        return [Path(generator["log"]) for generator in self.load.get("generators", [])]
+
     def to_json(self) -> dict[str, Any]:
         """For ``analysis.json`` (``runtime.aisbench``); ``report`` finds the results by it."""
         return {

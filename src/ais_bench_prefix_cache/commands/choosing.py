@@ -53,10 +53,8 @@ def chosen(arguments: argparse.Namespace) -> Chosen:
     from ais_bench_prefix_cache.running.prepared_data import find_prepared
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
-    found, notes = find_prepared(load_scenario(arguments.scenario, rules=None, settings=arguments.settings))
-    for text in notes:
-        note(f"note: {text}")
-    return Chosen(found.paths.manifest)
+    scenario = load_scenario(arguments.scenario, rules=None, settings=arguments.settings)
+    return Chosen(find_prepared(scenario, note).paths.manifest)
 
 
 def _manifest(path: Path) -> Path:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from ais_bench_prefix_cache.foundation.telling import warning_line
+
 
 def print_json(document: Mapping[str, Any], *, indent: int | None = 2) -> None:
     """Write one JSON document to stdout, readable by people who read Chinese, too."""
@@ -22,8 +24,8 @@ def note(text: str) -> None:
 
 
 def warn(warning: Mapping[str, Any]) -> None:
-    """Show one warning object of an analysis; ``message`` is its sentence, ``code`` its name."""
-    note(f"warning [{warning['code']}] {warning['message']}")
+    """Show one warning object of an analysis."""
+    note(warning_line(warning))
 
 
 @contextmanager

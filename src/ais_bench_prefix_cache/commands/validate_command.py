@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ais_bench_prefix_cache.commands.choosing import add_choice, chosen
 from ais_bench_prefix_cache.commands.console import print_json, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
-from ais_bench_prefix_cache.datasets.format.documents import render_document, require_plain_files
+from ais_bench_prefix_cache.datasets.format.documents import render_document
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, PrefixCacheError
@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sources = parser.add_argument_group(
         "what --deep trusts",
-        "With --scenario what that names, permission to run code included. Else these; without them, a local directory "
-        "and a corpus file that the manifest names are read, as data: no code is run, nothing is downloaded.",
+        "With --scenario what that names, permission to run code included; else these. No file that a manifest names "
+        "outside of its data set is opened, so --deep needs a tokenizer from one of the two.",
     )
     sources.add_argument("--tokenizer", metavar="DIR|NAME", help="the server's tokenizer: a directory or a hub name")
     sources.add_argument(
@@ -88,8 +88,8 @@ def _report(arguments: argparse.Namespace, manifest_path: Path) -> dict[str, Any
     data_set = verify(manifest_path)
     report: dict[str, Any] = {"ok": True, "rows": data_set.rows, "run_id": data_set.run_id}
     scenario = _own_scenario(arguments, data_set.kind)
-    corpus_path = arguments.corpus or (scenario.corpus.path if scenario else _recorded_corpus(data_set))
-    warning = corpus_warning(data_set.manifest, corpus_path)
+    corpus_path = arguments.corpus or (scenario.corpus.path if scenario else None)
+    warning = None if corpus_path is None else corpus_warning(data_set.manifest, corpus_path)
     if warning is not None:
         warn(warning)
         report["warnings"] = [warning]
@@ -116,34 +116,24 @@ def _own_scenario(arguments: argparse.Namespace, kind: DataSetKind) -> Scenario 
     return load_scenario(arguments.scenario, rules=kind.scenario_rules, settings=arguments.settings)
 
 
-def _recorded_corpus(data_set: VerifiedDataSet) -> Path:
-    return Path(data_set.manifest["effective_config"]["corpus"]["path"])
-
-
 def _deep(
     arguments: argparse.Namespace, data_set: VerifiedDataSet, scenario: Scenario | None, corpus_path: Path | None
 ) -> dict[str, Any]:
-    """Judge the texts, as far as tokenizer and corpus are at hand; says what was not proven."""
+    """Judge the texts; says what was not proven for want of a corpus or trace."""
     from ais_bench_prefix_cache.datasets.format.engine import verify_deeply
     from ais_bench_prefix_cache.exact_text.corpus import load_corpus
 
     config, named_by = _tokenizer(arguments, data_set, scenario)
+    fields = data_set.kind.corpus_fields(data_set.manifest)
+    corpus = None if corpus_path is None else load_corpus(corpus_path, *fields)
+    deep: dict[str, Any] = {
+        **verify_deeply(data_set, load_quietly(config), corpus, arguments.trace),
+        "tokenizer_named_by": named_by,
+    }
     not_proven = data_set.kind.not_proven(data_set.manifest)
-    if config is None:
-        not_proven.insert(
-            0, "anything about tokens: the tokenizer is no local directory; give --tokenizer or --scenario"
-        )
-        deep: dict[str, Any] = {}
-    else:
-        fields = data_set.kind.corpus_fields(data_set.manifest)
-        corpus = None if corpus_path is None else load_corpus(corpus_path, *fields)
-        deep = {
-            **verify_deeply(data_set, load_quietly(config), corpus, arguments.trace),
-            "tokenizer_named_by": named_by,
-        }
-        if not deep["rebuilt"]:
-            missing = "the corpus" if corpus is None else "the trace (--trace)"
-            not_proven.insert(0, f"that making the prompts again gives the same bytes: {missing} is not at hand")
+    if not deep["rebuilt"]:
+        missing = "the corpus (--corpus)" if corpus is None else "the trace (--trace)"
+        not_proven.insert(0, f"that making the prompts again gives the same bytes: {missing} is not at hand")
     if not_proven:
         warn({"code": Code.NOT_PROVEN.value, "message": "not proven: " + "; ".join(not_proven)})
     return {**deep, "not_proven": not_proven}
@@ -151,21 +141,24 @@ def _deep(
 
 def _tokenizer(
     arguments: argparse.Namespace, data_set: VerifiedDataSet, scenario: Scenario | None
-) -> tuple[TokenizerConfig | None, str]:
-    """What to load, and who named it. Permission to run code, and names on the hub, never come from the manifest."""
+) -> tuple[TokenizerConfig, str]:
+    """What to load, and who named it: never the manifest."""
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
-    recorded = data_set.manifest["effective_config"]["tokenizer"]
     if arguments.tokenizer is not None:
-        trusted = arguments.trust_remote_code
-        return TokenizerConfig(arguments.tokenizer, recorded["block_size"], None, trusted), "--tokenizer"
-    if scenario is not None:
-        trusted = scenario.tokenizer.trust_remote_code or arguments.trust_remote_code
-        return replace(scenario.tokenizer, trust_remote_code=trusted), "--scenario"
-    if not Path(recorded["path"]).is_dir():
-        return None, "manifest"
-    require_plain_files(Path(recorded["path"]))
-    return TokenizerConfig(recorded["path"], recorded["block_size"], None, arguments.trust_remote_code), "manifest"
+        block_size = data_set.manifest["effective_config"]["tokenizer"]["block_size"]
+        return TokenizerConfig(arguments.tokenizer, block_size, None, arguments.trust_remote_code), "--tokenizer"
+    if scenario is None:
+        raise ArtifactError.of(
+            Code.TOKENIZER_NEEDED,
+            "--deep",
+            f"bytes and plan of {data_set.paths.manifest.name} are proven, but nothing about its tokens: no tokenizer "
+            "was named, and what a manifest names is not opened",
+            allowed="--scenario FILE, or --tokenizer DIR|NAME",
+            hint="Add --corpus FILE, too, to have the prompts made again and their bytes compared.",
+        )
+    trusted = scenario.tokenizer.trust_remote_code or arguments.trust_remote_code
+    return replace(scenario.tokenizer, trust_remote_code=trusted), "--scenario"
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def run_demonstration(directory: Path, mode: str) -> None:
         _step(["inspect", "--scenario", scenario.name], directory)
         prepared = json.loads(_step(["prepare", "--mode", "text", "--scenario", scenario.name], directory))
         manifest = os.path.relpath(prepared["manifest"], directory.resolve())
-        _step(["validate", "--manifest", manifest, "--deep"], directory)
+        _step(["validate", "--scenario", scenario.name, "--deep"], directory)
         _step(["run", "--scenario", scenario.name], directory)
 
         analysis = json.loads(Path(prepared["analysis"]).read_text(encoding="utf-8"))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ais_bench_prefix_cache.exact_text.join_proof import JoinProof, prove_joins
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
+from ais_bench_prefix_cache.foundation.foreign_files import HEAD_BYTES, HTML_PAGE, LFS_POINTER, foreign_file
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
@@ -217,6 +218,7 @@ def load_tokenizer(config: TokenizerConfig) -> PromptTokenizer:
         raise _explain_load_failure(config, error, local) from error
     if tokenizer is None or not callable(getattr(tokenizer, "encode", None)):
         raise _load_error(config, Code.TOKENIZER_NOT_FOUND, "holds no tokenizer that AutoTokenizer can load", None)
+    _refuse_half(config, tokenizer, local)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and getattr(backend.model, "dropout", None):
         raise _load_error(
@@ -291,11 +293,40 @@ def _python_tokenizer_content(tokenizer: Any) -> dict[str, Any]:
     return content
 
 
-def _is_lfs_pointer(file: Path) -> bool:
-    """Whether a file that should hold a tokenizer is the few lines by which Git LFS stands for it."""
-    if file.suffix not in (".json", ".model", ".txt", ".tiktoken") or file.stat().st_size > 1024:
-        return False
-    return file.read_bytes().startswith(b"version https://git-lfs.github.com/spec/")
+def _refuse_half(config: TokenizerConfig, tokenizer: Any, local: bool) -> None:
+    """Of a tokenizer_config.json alone transformers makes a tokenizer that knows special tokens and nothing else."""
+    try:
+        empty = len(tokenizer.get_vocab()) <= len(tokenizer.get_added_vocab()) + 1
+    except (AttributeError, NotImplementedError):
+        return  # A tokenizer by its own code, which need not have a list.
+    if empty:
+        files = sorted(path.name for path in Path(config.path).iterdir()) if local else []
+        raise _load_error(
+            config,
+            Code.TOKENIZER_DAMAGED,
+            "holds half a tokenizer: its vocabulary is missing" + (f"; it has {', '.join(files[:5])}" if files else ""),
+            None,
+            hint="Add the tokenizer.json of the model, or its vocab.json and merges.txt, or tokenizer.model.",
+        )
+
+
+def _damaged_file(files: Sequence[Path]) -> tuple[str, str] | None:
+    """Which of a tokenizer's files is another file than it says, or half of one, as a predicate; and what to do."""
+    for file in files:
+        if not file.is_file() or file.suffix not in (".json", ".model", ".txt", ".tiktoken"):
+            continue
+        with file.open("rb") as stream:
+            foreign = foreign_file(stream.read(HEAD_BYTES))
+            # A SentencePiece model may begin with any bytes.
+            if foreign is not None and (file.suffix != ".model" or foreign in (LFS_POINTER, HTML_PAGE)):
+                return f"holds {foreign.what}, in place of the file {file.name}", foreign.hint
+            if file.suffix == ".json":
+                stream.seek(0)
+                try:
+                    json.loads(stream.read())
+                except ValueError as error:
+                    return f"holds a damaged {file.name}: it is not JSON: {error}", "Fetch the file again."
+    return None
 
 
 def _load_error(
@@ -342,15 +373,9 @@ def _explain_load_failure(config: TokenizerConfig, error: Exception, local: bool
         return _load_error(config, Code.TOKENIZER_PACKAGE_MISSING, "needs a Python package that is missing", error)
     if local:
         files = sorted(Path(config.path).iterdir())
-        pointer = next((file for file in files if _is_lfs_pointer(file)), None)
-        if pointer is not None:
-            return _load_error(
-                config,
-                Code.TOKENIZER_DAMAGED,
-                f"holds a Git LFS pointer in place of the file {pointer.name}",
-                None,
-                hint="Fetch the file itself, for example with `git lfs pull`.",
-            )
+        damaged = _damaged_file(files)
+        if damaged is not None:
+            return _load_error(config, Code.TOKENIZER_DAMAGED, damaged[0], None, hint=damaged[1])
         names = {file.name for file in files}
         model = next((file for file in files if file.suffix == ".model"), None)
         if model is not None and "tokenizer.json" not in names and importlib.util.find_spec("sentencepiece") is None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Literal
 
 Phase = Literal["verify", "precheck", "reset", "warmup", "baseline", "formal", "after", "analysis"]
-
-ProgressBar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-"""``with bar(label, total) as show``: ``show`` is told how many are done."""
 
 
 def utc_now() -> datetime:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from shutil import copy2, copytree
 from typing import Any
 
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
@@ -79,6 +81,26 @@ def write_run_files(
                 files.open(directory.metrics(look, port)).write(text.encode())
         files.write_document(directory.analysis, analysis)
         files.commit()
+
+
+def keep_aisbench(directory: RunDirectory, exp_dir: Path, log: Path | None, generator_logs: Sequence[Path]) -> None:
+    """AISBench's results and its logs, so that the run is whole when ``aisbench.work_dir`` is cleared.
+
+    A file has a second name, and takes no second place, where the file system can do that. Logs are copied: the next
+    run writes to the same files.
+    """
+    copytree(exp_dir, directory.aisbench, copy_function=_second_name)
+    if log is not None:
+        copy2(log, directory.log("aisbench"))
+    for number, path in enumerate(generator_logs, start=1):
+        copy2(path, directory.log(f"aisbench.{number}"))
+
+
+def _second_name(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        copy2(source, target)
 
 
 def write_lines(files: FileSet, path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -26,8 +26,9 @@ from ais_bench_prefix_cache.datasets.kinds import verify_data_set
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, ServiceError
-from ais_bench_prefix_cache.running.phases import Phases, ProgressBar
-from ais_bench_prefix_cache.running.run_files import recorded_run, write_run_files
+from ais_bench_prefix_cache.foundation.telling import ProgressBar, warning_line
+from ais_bench_prefix_cache.running.phases import Phases
+from ais_bench_prefix_cache.running.run_files import keep_aisbench, recorded_run, write_run_files
 from ais_bench_prefix_cache.running.sender import Sender, Sending, sender_for
 from ais_bench_prefix_cache.running.traffic import FormalTraffic, formal_traffic
 from ais_bench_prefix_cache.running.understanding import UnderstoodServer, understand_server
@@ -45,9 +46,14 @@ class RunOutcome:
     """The complete analysis, as written to ``analysis_path``, what AISBench left, and the run's own directory."""
 
     analysis: dict[str, Any]
-    analysis_path: Path
+    data_set: RunPaths
     aisbench: AISBenchResult
     directory: RunDirectory
+
+    @property
+    def analysis_path(self) -> Path:
+        """The data set's analysis, which is the newest run's."""
+        return self.data_set.analysis
 
 
 def run_benchmark(
@@ -96,6 +102,7 @@ def run_benchmark(
             baseline = _baseline(server)
         with phases.enter("formal"):
             result, sent, load_samples = _send(sending, job, server, bar)
+            keep_aisbench(directory, result.exp_dir, job.log_path, result.generator_logs)
         with phases.enter("after"):
             after = _after(server, baseline, planned_queries(traffic, sent.requests), phases)
         with phases.enter("analysis"):
@@ -130,7 +137,7 @@ def run_benchmark(
                 baseline=baseline,
                 after=after,
             )
-    return RunOutcome(analysis, data.paths.analysis, result, directory)
+    return RunOutcome(analysis, data.paths, result, directory)
 
 
 @contextmanager
@@ -179,7 +186,7 @@ def _job(
 def _empty(server: UnderstoodServer, phases: Phases) -> ResetOutcome:
     outcome = empty_the_caches(server.client, server.reader, server.probed.probes, engine=server.engine)
     if outcome.warning is not None:
-        phases.note(f"warning [{outcome.warning['code']}] {outcome.warning['message']}")
+        phases.note(warning_line(outcome.warning))
     return outcome
 
 

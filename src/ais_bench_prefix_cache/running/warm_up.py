@@ -6,8 +6,8 @@ from typing import Any
 
 from ais_bench_prefix_cache.datasets.format.rows import read_rows
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
+from ais_bench_prefix_cache.foundation.telling import ProgressBar
 from ais_bench_prefix_cache.running.hybrid_warmup import shared_lengths, sharers
-from ais_bench_prefix_cache.running.phases import ProgressBar
 from ais_bench_prefix_cache.running.traffic import FormalTraffic
 from ais_bench_prefix_cache.running.understanding import UnderstoodServer
 from ais_bench_prefix_cache.service.probing import new_nonce, probe_text

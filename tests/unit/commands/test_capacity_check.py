@@ -111,7 +111,7 @@ def test_prepare_warns_as_well(
     assert "warning [CACHE_TOO_SMALL] with 61 blocks" in captured.err
     files = json.loads(captured.out.splitlines()[-1])
     validate = ["validate", "--manifest", files["manifest"]]
-    assert main([*validate, "--deep"]) == 0
+    assert main(["validate", "--scenario", str(path), "--deep"]) == 0
     analysis_path = Path(files["analysis"])
     analysis = json.loads(analysis_path.read_text())
     (warning,) = (each for each in analysis["warnings"] if each["code"] == "CACHE_TOO_SMALL")

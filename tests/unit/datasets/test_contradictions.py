@@ -10,6 +10,7 @@ import hmac
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -302,12 +303,18 @@ def test_a_configuration_that_does_not_give_the_rows_is_refused(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_deep_makes_the_rows_again(
-    kind: str, originals: dict[str, Path], data_set: Callable[[str], DataSet], capsys: pytest.CaptureFixture[str]
+    kind: str,
+    originals: dict[str, Path],
+    data_set: Callable[[str], DataSet],
+    deepseek_tokenizer_dir: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     intact = data_set(kind)
-    options = ["--trace", str(originals["trace"].parents[2] / "trace.jsonl")] if kind == "trace" else []
+    base = originals["text"].parents[2]
+    options = ["--tokenizer", str(deepseek_tokenizer_dir), "--corpus", str(base / "corpus.jsonl")]
+    options += ["--trace", str(base / "trace.jsonl")] if kind == "trace" else []
     code, report = validate(intact.path, capsys, "--deep", *options)
-    assert (code, report["deep"]["rebuilt"], report["deep"]["tokenizer_named_by"]) == (0, True, "manifest")
+    assert (code, report["deep"]["rebuilt"], report["deep"]["tokenizer_named_by"]) == (0, True, "--tokenizer")
     # Two texts of one length change places: every count is as it was.
     before = intact.rows(next(iter(intact.manifest["artifacts"])))
     lengths = [row.get("actual_input_tokens", row.get("actual_token_length", 0)) for row in before]
@@ -353,36 +360,45 @@ def test_what_is_no_file_is_refused_at_once(
             path.write_bytes(content)
 
 
-def test_a_manifest_gives_no_permission_to_run_code(
-    data_set: Callable[[str], DataSet], deepseek_tokenizer_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_that_a_manifest_names_is_opened(
+    kind: str, data_set: Callable[[str], DataSet], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for kind in KINDS:
-        damaged = data_set(kind)
-        hostile, trace = damaged.path.parent / "tokenizer", tmp_path / f"{kind} ran"
-        shutil.copytree(deepseek_tokenizer_dir, hostile)
-        (hostile / "evil.py").write_text(f"open({str(trace)!r}, 'w')\nclass Evil: pass\n")
-        config = json.loads((hostile / "tokenizer_config.json").read_text())
-        config.update(auto_map={"AutoTokenizer": ["evil.Evil", "evil.Evil"]}, tokenizer_class="Evil")
-        (hostile / "tokenizer_config.json").write_text(json.dumps(config))
-        for place in ("effective_config.tokenizer.path", "tokenizer.path"):
-            put(damaged.manifest, place, str(hostile))
-        put(damaged.manifest, "effective_config.tokenizer.trust_remote_code", True)
-        damaged.seal()
-        validate(damaged.path, capsys, "--deep")
-        assert not trace.exists()
-
-
-def test_a_name_on_the_hub_is_never_taken_from_a_manifest(
-    data_set: Callable[[str], DataSet], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    damaged = data_set("text")
-    for place in ("effective_config.tokenizer.path", "tokenizer.path"):
-        put(damaged.manifest, place, "some/model")
+    """A tokenizer or corpus of the manifest can do nothing, because nobody looks at it."""
+    damaged = data_set(kind)
+    trap = tmp_path / "trap"
+    os.mkfifo(trap)
+    for place in ("effective_config.tokenizer.path", "tokenizer.path", "effective_config.corpus.path"):
+        put(damaged.manifest, place, str(trap))
+    put(damaged.manifest, "effective_config.tokenizer.trust_remote_code", True)
     damaged.seal()
-    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("the network was asked"))
-    code, report = validate(damaged.path, capsys, "--deep")
-    assert code == 0
-    assert report["deep"]["not_proven"][0].startswith("anything about tokens")
+    opened: list[str] = []
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if watching and event in ("open", "os.listdir", "os.scandir"):
+            opened.append(str(arguments[0]))
+
+    watching = True
+    sys.addaudithook(watch)
+    try:
+        assert validate(damaged.path, capsys)[0] == 0
+        code, report = validate(damaged.path, capsys, "--deep")
+    finally:
+        watching = False
+    assert (code, [error["code"] for error in report["errors"]]) == (2, ["TOKENIZER_NEEDED"])
+    assert "nothing about its tokens" in report["errors"][0]["message"]
+    assert str(damaged.path) in opened
+    assert str(trap) not in opened
+
+
+def test_deep_without_a_corpus_says_what_is_not_proven(
+    data_set: Callable[[str], DataSet], deepseek_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, report = validate(data_set("text").path, capsys, "--deep", "--tokenizer", str(deepseek_tokenizer_dir))
+    assert (code, report["deep"]["rebuilt"]) == (0, False)
+    assert report["deep"]["not_proven"] == [
+        "that making the prompts again gives the same bytes: the corpus (--corpus) is not at hand"
+    ]
 
 
 def test_the_users_scenario_names_the_sources(

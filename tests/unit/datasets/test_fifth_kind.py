@@ -119,7 +119,19 @@ def test_a_kind_is_one_file_and_one_line(
     assert json.loads(Path(files["manifest"]).read_text())["characters"] == 24
 
     validate = ["validate", "--manifest", files["manifest"]]
-    assert main([*validate, "--deep"]) == 0
+    assert (
+        main(
+            [
+                *validate,
+                "--deep",
+                "--tokenizer",
+                str(deepseek_tokenizer_dir),
+                "--corpus",
+                str(tmp_path / "corpus.jsonl"),
+            ]
+        )
+        == 0
+    )
     report = json.loads(capsys.readouterr().out)
     assert (report["rows"], report["deep"]["rebuilt"]) == (3, True)
     rows.write_text(rows.read_text().replace('"number": 1', '"number": 7'))

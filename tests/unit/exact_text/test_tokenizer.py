@@ -83,9 +83,34 @@ def test_a_git_lfs_pointer_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(pointer)
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizer"}')
     assert message(tmp_path) == (
-        f"scenario: tokenizer.path: {str(tmp_path)!r} holds a Git LFS pointer in place of the file tokenizer.json\n"
+        f"scenario: tokenizer.path: {str(tmp_path)!r} holds a Git LFS pointer, the few lines that stand for a "
+        "large file, in place of the file tokenizer.json\n"
         "    Fetch the file itself, for example with `git lfs pull`."
     )
+
+
+def test_half_a_tokenizer_a_page_and_a_file_that_is_cut_off_are_named(tmp_path: Path) -> None:
+    where = f"scenario: tokenizer.path: {str(tmp_path)!r} holds"
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<e>"}')
+    assert message(tmp_path) == (
+        f"{where} half a tokenizer: its vocabulary is missing; it has tokenizer_config.json\n"
+        "    Add the tokenizer.json of the model, or its vocab.json and merges.txt, or tokenizer.model."
+    )
+    (tmp_path / "tokenizer.json").write_text("<!DOCTYPE html>\n<html>")
+    assert message(tmp_path) == (
+        f"{where} an HTML page, not the file that it shows, in place of the file tokenizer.json\n"
+        "    Download the file itself: the link to its raw content."
+    )
+    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"a": 1')
+    assert message(tmp_path) == (
+        f"{where} a damaged tokenizer.json: it is not JSON: Expecting ',' delimiter: line 1 column 28 (char 27)\n"
+        "    Fetch the file again."
+    )
+
+
+def test_a_tokenizer_that_needs_no_vocabulary_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+    assert load_tokenizer(TokenizerConfig(str(tmp_path), 16, None, False)).encode_plain_batch(["ab"]) == [[100, 101]]
 
 
 def test_the_package_that_a_sentencepiece_model_needs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +210,7 @@ def test_the_fingerprint_depends_on_what_decides_ids_alone(deepseek_tokenizer_di
 def test_a_damaged_tokenizer_is_an_error_without_traceback(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{ not json")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
-    assert "cannot be loaded as a tokenizer" in message(tmp_path)
+    assert "holds a damaged tokenizer.json: it is not JSON: " in message(tmp_path)
 
 
 def test_a_model_name_without_network_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -61,14 +61,6 @@ def open_regular(path: Path, *, follow_links: bool = False) -> BinaryIO:
     return os.fdopen(descriptor, "rb", buffering=READ_BYTES)
 
 
-def require_plain_files(directory: Path) -> None:
-    """Raises :class:`ArtifactError` where a directory that a document names holds anything that is no file to read."""
-    for path in sorted(directory.iterdir()):
-        if not path.is_file() and not path.is_dir():
-            message = "it is a device, socket, FIFO or a link to nothing, not a file"
-            raise ArtifactError.of(Code.UNREADABLE_FILE, str(path), message)
-
-
 def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:
     """The JSON object in ``path`` and the file's bytes; ``what`` names it in errors (``manifest``).
 

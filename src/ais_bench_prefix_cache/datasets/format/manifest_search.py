@@ -34,17 +34,23 @@ class ManifestSearch(NamedTuple):
 
 
 def find_manifest(
-    scenario: Scenario, statuses: tuple[ManifestStatus, ...], *, benchmark_modes: tuple[str, ...]
+    scenario: Scenario,
+    statuses: tuple[ManifestStatus, ...],
+    *,
+    benchmark_modes: tuple[str, ...],
+    second_choice: tuple[str, ...] = (),
 ) -> ManifestSearch:
     """The newest manifest beside ``run.output_dir``, in one of ``statuses``, of the Scenario's data set.
 
     A manifest fits when the fields that shape a data set agree (:mod:`~ais_bench_prefix_cache.scenario.identity`);
-    all others belong to a run. ``benchmark_modes`` passes over the other kinds; a plan has none yet and is taken for
-    the first. One that differs is passed over silently, a damaged or foreign one with a note.
+    all others belong to a run. ``benchmark_modes`` passes over the other kinds, but for those of ``second_choice``
+    where nothing else fits; a plan has none yet and is taken for the first. One that differs is passed over silently,
+    a damaged or foreign one with a note.
     """
     output_dir = scenario.run.output_dir
     notes: list[str] = []
     differing: tuple[str, ...] = ()
+    second: FoundManifest | None = None
     for directory in _stamped_directories(output_dir):
         timestamp = split_timestamp(directory.name)[2]
         paths = RunPaths(directory, f"{scenario.run.run_id}_{timestamp}")
@@ -59,7 +65,7 @@ def find_manifest(
             notes.append(f"passed over {paths.manifest}: {error.strerror or error}")
             continue
         mode = document.get("benchmark_mode", benchmark_modes[0])
-        if document["status"] not in statuses or mode not in benchmark_modes:
+        if document["status"] not in statuses or mode not in benchmark_modes + second_choice:
             continue
         if document["run_id"] != paths.run_id or _output_name(document) != directory.name:
             notes.append(f"passed over {paths.manifest}: it was made for another run or output directory")
@@ -68,9 +74,13 @@ def find_manifest(
         made_of = {**config, "run": {**config["run"], "run_id": scenario.run.run_id}}
         made_in = Path(document["scenario_path"]).parent
         if same_data_set(scenario.effective, scenario.path.parent, made_of, made_in, rules):
-            return ManifestSearch(FoundManifest(paths, document), tuple(notes))
-        differing = differing or tuple(differing_fields(scenario.effective, made_of, rules))
-    return ManifestSearch(None, tuple(notes), differing)
+            found = FoundManifest(paths, document)
+            if mode in benchmark_modes:
+                return ManifestSearch(found, tuple(notes))
+            second = second or found
+        else:
+            differing = differing or tuple(differing_fields(scenario.effective, made_of, rules))
+    return ManifestSearch(second, tuple(notes), () if second else differing)
 
 
 def data_sets_beside(scenario: Scenario) -> list[RunPaths]:

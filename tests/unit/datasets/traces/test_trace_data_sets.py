@@ -111,7 +111,7 @@ def test_validate_proves_the_data_set(
     prepare: Any, qwen3_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = prepare(random_trace(512), qwen3_tokenizer_dir, ranks=2)
-    assert main(["validate", "--manifest", files["manifest"], "--deep"]) == 0
+    assert main(["validate", "--manifest", files["manifest"], "--deep", "--tokenizer", str(qwen3_tokenizer_dir)]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["ok"], report["rows"]) == (True, 24)
     full = rows_of(files["full"])
@@ -150,7 +150,7 @@ def test_every_family_is_exact_or_says_why_not(
         whole = min(named, row["input_length"] // 64, other_row["input_length"] // 64)
         assert 64 * whole <= common(ids, other)
         assert common(ids, other) // 64 == whole
-    assert main(["validate", "--manifest", files["manifest"], "--deep"]) == 0
+    assert main(["validate", "--manifest", files["manifest"], "--deep", "--tokenizer", str(tokenizer_dir(family))]) == 0
 
 
 def test_a_block_that_the_tokenizer_closes_cannot_be_continued(
@@ -241,7 +241,7 @@ def test_a_server_that_is_too_small_for_the_trace_is_named(
         assert main(["simulate", str(tmp_path / "trace.jsonl"), "--blocks", str(blocks), "--json"]) == 0
         found.append(json.loads(capsys.readouterr().out)["hits"])
     assert warning["predicted_hits"] == found[0] < found[1] == warning["planned_hits"] > found[2]
-    assert main(["validate", "--manifest", files["manifest"], "--deep"]) == 0
+    assert main(["validate", "--manifest", files["manifest"], "--deep", "--tokenizer", str(qwen3_tokenizer_dir)]) == 0
 
 
 def edited(path: str, change: Any) -> None:
