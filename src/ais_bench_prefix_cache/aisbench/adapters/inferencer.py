@@ -242,7 +242,7 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         if self._usage is None:
             path = Path(self.get_output_dir()) / f"{data_abbr}{USAGE_SUFFIX}"
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._usage = io.FileIO(path, "a")
+            self._usage = path.open("ab", buffering=0)
         # A line is one write to the end of the file, so that several senders can share it.
         self._usage.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
