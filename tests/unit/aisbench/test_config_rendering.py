@@ -22,8 +22,10 @@ from ais_bench_prefix_cache.aisbench.config_rendering import (
 )
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob
 from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError
 from ais_bench_prefix_cache.scenario.loading import load_scenario
+from ais_bench_prefix_cache.scenario.model import LoadConfig
 
 Render = Callable[[AISBenchJob], RenderedConfig]
 
@@ -215,3 +217,40 @@ def test_arguments_that_change_what_is_sent_are_refused(arguments: Any, message:
 
 def test_harmless_arguments_pass() -> None:
     assert check_extra_args({"--num-warmups": 0, "--max-num-workers": 2, "--debug": True, "--pressure": False}) == []
+
+
+def _shared(job: AISBenchJob, **changes: Any) -> AISBenchJob:
+    return AISBenchJob(**{**vars(job), "load": LoadConfig(senders=4), **changes})
+
+
+def test_a_load_generator_sums_up_nothing_and_has_its_share_of_the_slots(job: AISBenchJob, render: Render) -> None:
+    rendered = render(_shared(job, role="sending", batch_size=3))
+    summarizer, models = (_assigned(rendered.text)[name] for name in ("summarizer", "models"))
+    assert summarizer["type"].endswith(".NoSummary")
+    assert (rendered.batch_size, models[0]["batch_size"]) == (3, 3)
+
+
+def test_the_aisbench_that_sums_up_sends_nothing(job: AISBenchJob, render: Render, tmp_path: Path) -> None:
+    runner = _assigned(render(_shared(job, role="summing")).text)["infer"]["runner"]
+    assert runner["type"].endswith(".SummingRunner")
+    assert runner["parts"] == str(tmp_path / "private" / "parts.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ('datasets[0]["infer_cfg"]["inferencer"]["type"] = "other.Inferencer"', "inferencer.type"),
+        ('infer["runner"]["type"] = "ais_bench.benchmark.runners.LocalRunner"', "infer.runner.type"),
+        ("infer = None", "infer.runner.type"),
+        ('models[0]["request_rate"] = 5', "models[0].request_rate"),
+    ],
+)
+def test_a_template_that_cannot_share_the_work_is_refused(
+    job: AISBenchJob, render: Render, tmp_path: Path, change: str, where: str
+) -> None:
+    text = (TEMPLATES / "prefix_cache_perf.py").read_text(encoding="utf-8") + change
+    with pytest.raises(AISBenchError) as caught:
+        render(_shared(_with_template(job, tmp_path, text)))
+    (problem,) = caught.value.problems
+    assert problem.code == Code.AISBENCH_TEMPLATE_INVALID
+    assert where in problem.where

@@ -195,11 +195,11 @@ def test_a_conversation_keeps_its_slot_until_it_is_over() -> None:
     asyncio.run(scenario())
 
 
-def test_a_pause_holds_no_slot():
-    async def scenario():
+def test_a_pause_holds_no_slot() -> None:
+    async def scenario() -> None:
         schedule, started = RequestSchedule(1), []
 
-        async def request(index, predecessor, pause):
+        async def request(index: int, predecessor: int | None, pause: float) -> None:
             async with schedule.turn(index, predecessor, after_end=True, pause=pause):
                 started.append(index)
 

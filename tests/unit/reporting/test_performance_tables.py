@@ -32,7 +32,7 @@ def test_figures_keep_three_digits() -> None:
     ]  # fmt: skip
 
 
-def test_turns_have_a_table_of_their_own_within_80_columns():
+def test_turns_have_a_table_of_their_own_within_80_columns() -> None:
     section = performance_section(records(), batch_size=8)
     figures = {"mean": 123.4, "p50": 120.0, "p95": 150.0}
     section["by_turn"] = {
