@@ -4,8 +4,8 @@ Differences are ratios: their logarithms are compared, so that a figure and its 
 sides have three runs or more, runs are what varies (Student's interval, one spread for both sides). Below that nothing
 shows how runs differ from each other, only how parts of a run do. So the interval is made wider than resampling the
 requests in blocks makes it: runs are taken to differ as much as the parts of a run do, and by
-:data:`_STEADY_RUNS_DIFFER` besides. A server that was disturbed during one of two runs is not a slower server. How often
-that is wrong, tests/unit/comparisons shows by simulation.
+:data:`_STEADY_RUNS_DIFFER` besides. A server that was disturbed during one of two runs is not a slower server. How
+often that is wrong, tests/unit/comparisons shows by simulation.
 
 All intervals of a comparison hold together with 95 % (Bonferroni), and a difference counts from a threshold on only.
 """
