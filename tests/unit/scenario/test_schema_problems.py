@@ -44,8 +44,8 @@ def input_length(**rule: Any) -> dict[str, Any]:
         ),
         (
             {"service": {"concurrency": 8}},
-            'service.concurrency: there is no such key (allowed: "inference_url", "metrics_url", "router_url", "reset_url", "model", '
-            '"dp_size", "assume_empty_cache", "engine_label_map", "timeout_seconds", "api_key", '
+            'service.concurrency: there is no such key (allowed: "inference_url", "metrics_url", "router_url", '
+            '"reset_url", "model", "dp_size", "assume_empty_cache", "engine_label_map", "timeout_seconds", "api_key", '
             '"poll_interval_seconds", "engine", "hybrid_warmup", "kv_cache_blocks")\n'
             "    aisbench.model.batch_size would be the right place",
         ),
