@@ -234,6 +234,20 @@ class AisbenchModelConfig:
 
 
 @dataclass(frozen=True)
+class LoadConfig:
+    """Who sends: ``generators`` AISBenches with ``senders`` processes each.
+
+    ``command`` starts a load generator instead of this Python; ``{n}`` in it is the generator's number, from 1 on.
+    """
+
+    senders: int | Literal["auto"] = 1
+    generators: int = 1
+    engine: Literal["local", "ray"] = "local"
+    command: tuple[str, ...] = ()
+    split: Literal["lane", "rank"] = "lane"
+
+
+@dataclass(frozen=True)
 class AisbenchConfig:
     """``config`` is None for the built-in template."""
 
@@ -242,6 +256,7 @@ class AisbenchConfig:
     extra_args: Mapping[str, Any]
     dataset: AisbenchDatasetConfig
     model: AisbenchModelConfig
+    load: LoadConfig = LoadConfig()
 
 
 @dataclass(frozen=True)
@@ -259,7 +274,7 @@ class SystemPromptsConfig:
 
 @dataclass(frozen=True)
 class ConversationConfig:
-    """``turns`` is a number of turns, drawn as lengths are; all other lengths are tokens."""
+    """``turns`` (turns) and ``think_time_ms`` (milliseconds) are drawn as lengths are; all other lengths are tokens."""
 
     count: int
     turns: LengthSpec
@@ -268,6 +283,7 @@ class ConversationConfig:
     message_length: LengthSpec
     answer_length: LengthSpec
     answers: Literal["generated", "scripted"]
+    think_time_ms: LengthSpec | None = None
 
 
 @dataclass(frozen=True)
