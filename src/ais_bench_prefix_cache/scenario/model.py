@@ -248,7 +248,8 @@ class MultimodalConfig:
 class Scenario:
     """A loaded Scenario.
 
-    ``path`` is the file it came from, ``sha256`` the digest of that file's bytes. ``effective`` is the
+    ``path`` is the file it came from, ``sha256`` the digest of that file's bytes, ``settings`` ("requests.count=200")
+    what replaced fields of it. ``effective`` is the
     JSON-ready configuration with every default filled in and every path resolved; in it
     ``service.api_key`` is replaced by ``service.api_key_configured``.
     """
@@ -267,6 +268,7 @@ class Scenario:
     aisbench: AisbenchConfig
     multimodal: MultimodalConfig | None = None
     effective: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    settings: tuple[str, ...] = ()
 
     @property
     def block_size(self) -> int:
