@@ -35,7 +35,8 @@ def state():
         "children": open(f"/proc/self/task/{os.getpid()}/children").read().split(),
     }
 
-import numpy, regex, transformers, prometheus_client, pandas  # what these do on import is theirs
+import numpy, regex, prometheus_client, pandas  # what these do on import is theirs
+from transformers import AutoTokenizer
 before, checked, wrong, names = state(), 0, [], {}
 for kind, code, expected in json.load(open("steps.json")):
     if kind == "run":
