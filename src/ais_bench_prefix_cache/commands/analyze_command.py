@@ -16,6 +16,10 @@ DESCRIPTION = (
     "theory, say why they differ, and write the result into the data set's analysis.json. With --run the texts that "
     "the run left are read, and nothing is written. Sends nothing."
 )
+EXAMPLES = (
+    "analyze --scenario scenario.json --baseline before.prom --after after.prom",
+    "analyze --run outputs/job_20260825_123456/runs/20260825_130501",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

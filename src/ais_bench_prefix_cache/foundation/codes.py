@@ -331,6 +331,7 @@ class Code(str, Enum):
     AISBENCH_USAGE_DAMAGED = "AISBENCH_USAGE_DAMAGED", "The record of requests cannot be read."
     RECORDS_DAMAGED = "RECORDS_DAMAGED", "The request records of a run are not what a run writes."
     RECORDS_FORMAT = "RECORDS_FORMAT", "Request records cannot be written in the format that a file name asks for."
+    COMPLETION_NEEDS = "COMPLETION_NEEDS", "A package that makes a shell's completion is not installed."
     REPORT_NEEDS = "REPORT_NEEDS", "A package that a report in this form is made with is not installed."
     NO_RUN = "NO_RUN", "The analysis records no run."
 
