@@ -1,12 +1,11 @@
 """The requests of a data set without their audit fields, in the form that a benchmark reads. Standard library only.
 
-The file is read and written line by line, so memory does not grow with it.
+Rows are read and written one by one, so memory does not grow with the file (unless it is one JSON array).
 """
 
 from __future__ import annotations
 
-from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,12 @@ from ais_bench_prefix_cache.datasets.format.rows import render_row
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord, FileSet
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
-from ais_bench_prefix_cache.foundation.findings import Findings, shown
-from ais_bench_prefix_cache.foundation.strict_json import parse_json
+from ais_bench_prefix_cache.foundation.findings import shown
+from ais_bench_prefix_cache.foundation.row_files import BadRow, RowFile
+from ais_bench_prefix_cache.foundation.row_texts import USUAL_FIELDS, field_value, find_field
 
 PLAIN = "plain"
 DEFAULT_SUFFIX = "_extracted"
-MOST_BAD_LINES = 20
 
 RowForm = Callable[[int, Mapping[str, Any], "str | None"], dict[str, Any]]
 """From the row's number (from 0), the row and the model's name to what is written."""
@@ -55,22 +54,25 @@ FORMS_WITH_MODEL = frozenset({"openai-batch"})
 def default_output(source: Path, form: str) -> Path:
     """``name_extracted.jsonl`` beside ``name.jsonl``; ``name_<form>.jsonl`` for another benchmark's format."""
     suffix = DEFAULT_SUFFIX if form == PLAIN else f"_{form}"
-    return source.with_name(f"{source.stem}{suffix}{source.suffix}")
+    plain = source.with_suffix("") if source.suffix == ".gz" else source
+    ending = ".jsonl" if plain.suffix in (".json", ".csv", ".tsv", ".parquet") else plain.suffix
+    return plain.with_name(f"{plain.stem}{suffix}{ending}")
 
 
 def extract(source: Path, output: Path, *, form: str = PLAIN, model: str | None = None) -> FileRecord:
     """Write ``output`` from ``source``; an existing file is replaced as a whole, or stays as it is.
 
-    ``model`` names the served model, for the formats that carry it. Raises :class:`ArtifactError` with the numbers of
-    the lines that are wrong (the first :data:`MOST_BAD_LINES`).
+    ``model`` names the served model, for the formats that carry it. Raises :class:`ArtifactError` with the number of
+    rows that are wrong, and where the first ones stand.
     """
     if output.exists() and source.exists() and output.samefile(source):
         raise ArtifactError.of(Code.SAME_FILE, str(output), "the output file is the input file")
     make = FORMS[form]
     try:
-        with source.open("rb") as lines, FileSet(replace=True) as files:
+        with source.open("rb") as stream, FileSet(replace=True) as files:
             growing = files.open(output)
-            for number, row in enumerate(_request_rows(lines, source)):
+            rows = RowFile(stream, source, ArtifactError, ("max_tokens",)).read(_request_row)
+            for number, (_, row) in enumerate(rows):
                 growing.write(render_row(make(number, row, model)))
             record = growing.finish()
             if not record.rows:
@@ -84,46 +86,28 @@ def extract(source: Path, output: Path, *, form: str = PLAIN, model: str | None 
     return record
 
 
-def _request_rows(lines: Iterator[bytes], source: Path) -> Iterator[dict[str, Any]]:
-    """The good rows; after the last line, or the twentieth bad one, every problem is raised at once."""
-    findings = Findings()
-    bad = 0
-    for number, line in enumerate(lines, start=1):
-        where = f"{source.name} line {number}"
-        row = _request_row(line.removeprefix(BOM_UTF8) if number == 1 else line, where, findings)
-        if row is None:
-            bad += 1
-            if bad == MOST_BAD_LINES:
-                break
-        elif not bad:
-            yield row
-    findings.raise_if_any()
-
-
-def _request_row(line: bytes, where: str, findings: Findings) -> dict[str, Any] | None:
-    try:
-        row = parse_json(line)
-    except ValueError as error:
-        reason = "the line is blank" if not line.strip() else f"the line {error}"
-        findings.add(Code.INVALID_JSON, where, reason, allowed="one JSON object")
-        return None
-    if not isinstance(row, dict):
-        findings.add(Code.INVALID_JSON, where, "the line is not a JSON object", allowed="one JSON object")
-        return None
-    sound = True
-    for key, allowed in (("question", "text"), ("answer", "text"), ("max_tokens", "a whole number from 1 up")):
-        if key not in row:
-            findings.add(Code.MISSING_KEY, where, f"the field {key!r} is missing")
-            sound = False
-        elif isinstance(row[key], str) and not _can_be_written(row[key]):
-            findings.add(
-                Code.WRONG_TYPE, f"{where}: {key}", "it holds half of a character (a lone surrogate)", allowed=allowed
+def _request_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The three fields of a request; its prompt is looked for in the usual places."""
+    prompt = find_field(row, USUAL_FIELDS) or USUAL_FIELDS[0]
+    request: dict[str, Any] = {}
+    for key, field, allowed in (
+        ("question", prompt, "text"),
+        ("answer", "answer", "text"),
+        ("max_tokens", "max_tokens", "a whole number from 1 up"),
+    ):
+        if find_field(row, [field]) is None:
+            raise BadRow(
+                Code.MISSING_KEY,
+                f"the field {key!r} is missing",
+                hint=f"The row has {', '.join(map(repr, row)) or 'no fields'}.",
             )
-            sound = False
-        elif not _is_right(key, row[key]):
-            findings.add(Code.WRONG_TYPE, f"{where}: {key}", f"it says {shown(row[key])}", allowed=allowed)
-            sound = False
-    return row if sound else None
+        value = field_value(row, field)
+        if isinstance(value, str) and not _can_be_written(value):
+            raise BadRow(Code.WRONG_TYPE, f"{field} holds half of a character (a lone surrogate)", allowed)
+        if not _is_right(key, value):
+            raise BadRow(Code.WRONG_TYPE, f"{field} says {shown(value)}", allowed)
+        request[key] = value
+    return request
 
 
 def _can_be_written(text: str) -> bool:

@@ -1,22 +1,25 @@
-"""The corpus: JSONL rows with one text field, read strictly, white space normalised, chosen by the Scenario's rules."""
+"""The corpus: rows with one text field, read strictly, white space normalised, chosen by the Scenario's rules."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, ScenarioError
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
+from ais_bench_prefix_cache.foundation.row_files import BadRow, RowFile
+from ais_bench_prefix_cache.foundation.row_texts import USUAL_FIELDS, field_value, find_field
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.scenario.model import CorpusSelection
 
-MAX_REPORTED_PROBLEMS = 20
+DEFAULT_FIELD = "question"
+"""Of a Scenario that names no other; only this one gives way to what a corpus has in its place."""
 FEW_ROWS = 128
 """A corpus of no more rows is read so often that drawing each pass's order anew would take most of the time."""
 REMEMBERED_SHUFFLES = 1024
@@ -36,7 +39,8 @@ def question_sha256(question: str) -> str:
 class Corpus:
     """Rows in file order. ``rows[i]`` is the normalised text of row i, ``row_sha256[i]`` its digest.
 
-    Row numbers are zero-based and count non-blank lines only. ``sha256`` digests the file's bytes.
+    Row numbers are zero-based and do not count blank lines. ``field`` is the one that was read, ``sha256`` the
+    digest of the file's bytes.
     """
 
     path: Path
@@ -82,55 +86,85 @@ class RowSelection:
 
 
 def load_corpus(path: Path, field: str, *alternatives: str) -> Corpus:
-    """Read a JSONL corpus whose text is in ``field`` or, where a row has no such text, in one of ``alternatives``.
+    """Read a corpus whose text is in ``field`` or, where a row has no such text, in one of ``alternatives``.
 
-    Lines end with LF or CRLF only (a raw U+2028 is text); blank lines and a byte-order mark are skipped. Raises
-    :class:`ScenarioError` naming the file and every bad line (the first :data:`MAX_REPORTED_PROBLEMS`).
+    ``field`` is a key, or a path such as ``messages[].content``. Where it is the default, :data:`DEFAULT_FIELD`, and
+    the first row has none of these, the corpus's field is the first of the usual ones that this row has. The forms of
+    files are those of :class:`RowFile`. Raises :class:`ScenarioError` naming the file and its bad rows.
     """
+    where = "scenario: corpus.path"
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise ScenarioError.of(
-            Code.CORPUS_NOT_FOUND, "scenario: corpus.path", f"the file {str(path)!r} does not exist"
-        ) from error
+        raise ScenarioError.of(Code.CORPUS_NOT_FOUND, where, f"the file {str(path)!r} does not exist") from error
     except IsADirectoryError as error:
         raise ScenarioError.of(
-            Code.CORPUS_NOT_A_FILE, "scenario: corpus.path", f"{str(path)!r} is a directory", allowed="a JSONL file"
+            Code.CORPUS_NOT_A_FILE, where, f"{str(path)!r} is a directory", allowed="a file of rows"
         ) from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ScenarioError.of(
-            Code.CORPUS_UNREADABLE, "scenario: corpus.path", f"the file {str(path)!r} cannot be read: {reason}"
+            Code.CORPUS_UNREADABLE, where, f"the file {str(path)!r} cannot be read: {reason}"
         ) from error
 
-    rows: list[str] = []
-    problems: list[Problem] = []
-    for line_number, line in enumerate(_lines(data), start=1):
-        if not line.strip(b" \t\r"):
-            continue
-        parsed = _parse_line(path, (field, *alternatives), line_number, line)
-        if isinstance(parsed, Problem):
-            problems.append(parsed)
-            if len(problems) == MAX_REPORTED_PROBLEMS:
-                break
-        else:
-            rows.append(parsed)
-    if problems:
-        raise ScenarioError(problems)
+    texts = _RowTexts((field, *alternatives))
+    rows = tuple(text for _, text in RowFile(BytesIO(data), path, ScenarioError).read(texts.read))
     if not rows:
         raise ScenarioError.of(
             Code.CORPUS_EMPTY,
-            "scenario: corpus.path",
+            where,
             f"the file {str(path)!r} holds no rows",
-            allowed=f"at least one line with a JSON object that has a non-blank text in {field!r}",
+            allowed=f"at least one JSON object that has a non-blank text in {field!r}",
         )
     return Corpus(
         path=path,
-        field=field,
+        field=texts.fields[0],
         sha256=hashlib.sha256(data).hexdigest(),
-        rows=tuple(rows),
+        rows=rows,
         row_sha256=tuple(question_sha256(row) for row in rows),
     )
+
+
+class _RowTexts:
+    """The normalised text of each row, in one of ``fields``; the first row may decide for a usual one instead."""
+
+    def __init__(self, fields: tuple[str, ...]) -> None:
+        self.fields = fields
+        self._may_decide = fields[0] == DEFAULT_FIELD
+
+    def read(self, row: Mapping[str, Any]) -> str:
+        present = self._present(row)
+        if not present:
+            raise BadRow(
+                Code.CORPUS_FIELD_MISSING,
+                f"the field {' or '.join(map(repr, self.fields))} is missing",
+                hint=f"The row has {', '.join(map(repr, row)) or 'no fields'}; corpus.field names the text.",
+            )
+        values = {field: field_value(row, field) for field in present}
+        field = next((field for field, value in values.items() if isinstance(value, str) and value.strip()), present[0])
+        text = values[field]
+        if not isinstance(text, str):
+            path = find_field({field: text}, [usual for usual in USUAL_FIELDS if usual.startswith(f"{field}[]")])
+            hint = f"corpus.field {path!r} takes the texts in it." if path else None
+            raise BadRow(Code.CORPUS_FIELD_NOT_TEXT, f"the field {field!r} is not a string", "a string", hint)
+        text = normalize_question(text)
+        if not text:
+            raise BadRow(Code.CORPUS_TEXT_BLANK, f"the field {field!r} is blank", "text")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            message = f"the field {field!r} holds half of a surrogate pair, which no UTF-8 file can hold"
+            raise BadRow(Code.CORPUS_TEXT_NOT_UNICODE, message) from None
+        return text
+
+    def _present(self, row: Mapping[str, Any]) -> list[str]:
+        present = [field for field in self.fields if find_field(row, [field])]
+        if self._may_decide and not present:
+            usual = find_field(row, USUAL_FIELDS)
+            present = [] if usual is None else [usual]
+            self.fields = tuple(present) or self.fields
+        self._may_decide = False
+        return present
 
 
 def select_rows(
@@ -179,46 +213,3 @@ def select_rows(
     if problems:
         raise ScenarioError(problems)
     return RowSelection(tuple(rows), None)
-
-
-def _lines(data: bytes) -> Iterator[bytes]:
-    return iter(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"))
-
-
-def _parse_line(path: Path, fields: tuple[str, ...], line_number: int, line: bytes) -> str | Problem:
-    where = f"{path.name} line {line_number}"
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return Problem(Code.CORPUS_ENCODING, where, f"byte {error.start + 1} is not UTF-8", allowed="UTF-8")
-    try:
-        value: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "it cannot be read"
-        return Problem(Code.CORPUS_LINE_NOT_JSON, where, f"the line is not JSON: {reason}", allowed="one JSON object")
-    if not isinstance(value, dict):
-        return Problem(Code.CORPUS_LINE_NOT_OBJECT, where, "the line is not a JSON object", allowed="one JSON object")
-    present = [field for field in fields if field in value]
-    if not present:
-        return Problem(
-            Code.CORPUS_FIELD_MISSING,
-            where,
-            f"the field {' or '.join(map(repr, fields))} is missing",
-            hint=f"The line has {', '.join(repr(key) for key in value) or 'no fields'}; corpus.field names the text.",
-        )
-    field = next((field for field in present if isinstance(value[field], str) and value[field].strip()), present[0])
-    question = value[field]
-    if not isinstance(question, str):
-        return Problem(Code.CORPUS_FIELD_NOT_TEXT, where, f"the field {field!r} is not a string", allowed="a string")
-    question = normalize_question(question)
-    if not question:
-        return Problem(Code.CORPUS_TEXT_BLANK, where, f"the field {field!r} is blank", allowed="text")
-    try:
-        question.encode("utf-8")
-    except UnicodeEncodeError:
-        return Problem(
-            Code.CORPUS_TEXT_NOT_UNICODE,
-            where,
-            f"the field {field!r} holds half of a surrogate pair, which no UTF-8 file can hold",
-        )
-    return question

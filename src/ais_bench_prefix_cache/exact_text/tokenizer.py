@@ -3,6 +3,10 @@
 vLLM encodes the text of a completion request with the tokenizer that ``AutoTokenizer`` loads and
 ``add_special_tokens=True``. :class:`PromptTokenizer` does the same; its batch path goes straight to the Rust backend
 where that is known to give the same ids.
+
+Which special tokens that adds is told by the post-processor of ``tokenizer.json`` and, up to transformers 4, by
+``add_bos_token`` and ``add_eos_token`` of ``tokenizer_config.json``; transformers 5 ignores these, and SGLang obeys
+them all the same. So a Scenario may say what its server does.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ais_bench_prefix_cache.exact_text.join_proof import JoinProof, prove_joins
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
+from ais_bench_prefix_cache.foundation.foreign_files import HEAD_BYTES, HTML_PAGE, LFS_POINTER, foreign_file
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
@@ -53,12 +58,16 @@ class PromptTokenizer:
 
     ``prefix_ids`` and ``suffix_ids`` are the special tokens that encoding adds before and after every text (BOS, EOS).
     ``backend`` is the Rust tokenizer, or None where ids come from Python code that the backend cannot stand for.
+    ``ignored_settings`` are keys of ``tokenizer_config.json`` that ask for special tokens which encoding does not add.
     """
 
-    def __init__(self, tokenizer: Any, *, path: str, revision: str | None = None) -> None:
+    def __init__(
+        self, tokenizer: Any, *, path: str, revision: str | None = None, ignored_settings: Sequence[str] = ()
+    ) -> None:
         self._tokenizer = tokenizer
         self._path = path
         self._revision = revision
+        self.ignored_settings = tuple(ignored_settings)
         self.backend: Any | None = _trusted_backend(tokenizer)
         self.prefix_ids, self.suffix_ids = self._added_special_ids()
 
@@ -217,17 +226,88 @@ def load_tokenizer(config: TokenizerConfig) -> PromptTokenizer:
         raise _explain_load_failure(config, error, local) from error
     if tokenizer is None or not callable(getattr(tokenizer, "encode", None)):
         raise _load_error(config, Code.TOKENIZER_NOT_FOUND, "holds no tokenizer that AutoTokenizer can load", None)
+    _refuse_half(config, tokenizer, local)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None and getattr(backend.model, "dropout", None):
         raise _load_error(
             config, Code.TOKENIZER_RANDOM, "uses BPE dropout, so the same text is encoded differently each time", None
         )
     try:
-        return PromptTokenizer(tokenizer, path=config.path, revision=config.revision)
+        ignored = _settle_special_tokens(tokenizer, config)
+        return PromptTokenizer(tokenizer, path=config.path, revision=config.revision, ignored_settings=ignored)
     except GenerationError:
         raise
     except Exception as error:  # A custom tokenizer's own code may fail in any way.
         raise _load_error(config, Code.TOKENIZER_NOT_USABLE, "cannot encode text", error) from error
+
+
+def _settle_special_tokens(tokenizer: Any, config: TokenizerConfig) -> list[str]:
+    """Let ``tokenizer`` add what ``add_special_tokens`` says; the settings that are not followed all the same.
+
+    Raises:
+        GenerationError: it is written in Python, or has no BOS token to add.
+    """
+    plain, whole = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
+    settings = _settings(config)
+    wanted = {
+        key: token_id
+        for key, token_id in (("add_bos_token", tokenizer.bos_token_id), ("add_eos_token", tokenizer.eos_token_id))
+        if settings.get(key) is True and token_id is not None
+    }
+    if config.add_special_tokens == "auto":
+        return [key for key, token_id in wanted.items() if token_id not in (whole[:1] if "bos" in key else whole[-1:])]
+    if config.add_special_tokens:
+        if settings.get("add_bos_token") is not False:
+            wanted["add_bos_token"] = tokenizer.bos_token_id
+        if None in wanted.values():
+            raise _load_error(
+                config,
+                Code.TOKENIZER_SPECIAL_TOKENS,
+                "has no BOS token to add",
+                None,
+                hint="Leave tokenizer.add_special_tokens out, or set it to false.",
+            )
+    else:
+        wanted = {}
+    before, after = ([wanted[key]] if key in wanted else [] for key in ("add_bos_token", "add_eos_token"))
+    if list(whole) == [*before, *plain, *after]:
+        return []
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise _load_error(
+            config,
+            Code.TOKENIZER_SPECIAL_TOKENS,
+            "is written in Python, which cannot be told what special tokens to add",
+            None,
+            hint="Leave tokenizer.add_special_tokens out.",
+        )
+    from tokenizers.processors import TemplateProcessing  # comes with transformers
+
+    backend.post_processor = TemplateProcessing(
+        single=[*("BOS" for _ in before), "$A", *("EOS" for _ in after)],
+        special_tokens=[
+            {"id": name, "ids": ids, "tokens": [tokenizer.convert_ids_to_tokens(ids[0])]}
+            for name, ids in (("BOS", before), ("EOS", after))
+            if ids
+        ],
+    )
+    return []
+
+
+def _settings(config: TokenizerConfig) -> dict[str, Any]:
+    """``tokenizer_config.json``, of a directory or of the hub's files that loading left here; empty without one."""
+    name = "tokenizer_config.json"
+    if Path(config.path).is_dir():
+        file: Any = Path(config.path) / name
+    else:
+        from huggingface_hub import try_to_load_from_cache  # comes with transformers
+
+        file = try_to_load_from_cache(config.path, name, revision=config.revision)
+    try:
+        settings = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, TypeError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def _trusted_backend(tokenizer: Any) -> Any | None:
@@ -291,11 +371,40 @@ def _python_tokenizer_content(tokenizer: Any) -> dict[str, Any]:
     return content
 
 
-def _is_lfs_pointer(file: Path) -> bool:
-    """Whether a file that should hold a tokenizer is the few lines by which Git LFS stands for it."""
-    if file.suffix not in (".json", ".model", ".txt", ".tiktoken") or file.stat().st_size > 1024:
-        return False
-    return file.read_bytes().startswith(b"version https://git-lfs.github.com/spec/")
+def _refuse_half(config: TokenizerConfig, tokenizer: Any, local: bool) -> None:
+    """Of a tokenizer_config.json alone transformers makes a tokenizer that knows special tokens and nothing else."""
+    try:
+        empty = len(tokenizer.get_vocab()) <= len(tokenizer.get_added_vocab()) + 1
+    except (AttributeError, NotImplementedError):
+        return  # A tokenizer by its own code, which need not have a list.
+    if empty:
+        files = sorted(path.name for path in Path(config.path).iterdir()) if local else []
+        raise _load_error(
+            config,
+            Code.TOKENIZER_DAMAGED,
+            "holds half a tokenizer: its vocabulary is missing" + (f"; it has {', '.join(files[:5])}" if files else ""),
+            None,
+            hint="Add the tokenizer.json of the model, or its vocab.json and merges.txt, or tokenizer.model.",
+        )
+
+
+def _damaged_file(files: Sequence[Path]) -> tuple[str, str] | None:
+    """Which of a tokenizer's files is another file than it says, or half of one, as a predicate; and what to do."""
+    for file in files:
+        if not file.is_file() or file.suffix not in (".json", ".model", ".txt", ".tiktoken"):
+            continue
+        with file.open("rb") as stream:
+            foreign = foreign_file(stream.read(HEAD_BYTES))
+            # A SentencePiece model may begin with any bytes.
+            if foreign is not None and (file.suffix != ".model" or foreign in (LFS_POINTER, HTML_PAGE)):
+                return f"holds {foreign.what}, in place of the file {file.name}", foreign.hint
+            if file.suffix == ".json":
+                stream.seek(0)
+                try:
+                    json.loads(stream.read())
+                except ValueError as error:
+                    return f"holds a damaged {file.name}: it is not JSON: {error}", "Fetch the file again."
+    return None
 
 
 def _load_error(
@@ -342,15 +451,9 @@ def _explain_load_failure(config: TokenizerConfig, error: Exception, local: bool
         return _load_error(config, Code.TOKENIZER_PACKAGE_MISSING, "needs a Python package that is missing", error)
     if local:
         files = sorted(Path(config.path).iterdir())
-        pointer = next((file for file in files if _is_lfs_pointer(file)), None)
-        if pointer is not None:
-            return _load_error(
-                config,
-                Code.TOKENIZER_DAMAGED,
-                f"holds a Git LFS pointer in place of the file {pointer.name}",
-                None,
-                hint="Fetch the file itself, for example with `git lfs pull`.",
-            )
+        damaged = _damaged_file(files)
+        if damaged is not None:
+            return _load_error(config, Code.TOKENIZER_DAMAGED, damaged[0], None, hint=damaged[1])
         names = {file.name for file in files}
         model = next((file for file in files if file.suffix == ".model"), None)
         if model is not None and "tokenizer.json" not in names and importlib.util.find_spec("sentencepiece") is None:

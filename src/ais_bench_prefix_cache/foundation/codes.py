@@ -30,6 +30,10 @@ class Code(str, Enum):
     MISSING_FILE = "MISSING_FILE", "A file that an argument, a field or a document names does not exist."
     UNREADABLE_FILE = "UNREADABLE_FILE", "A file exists and cannot be read."
     FILE_TOO_LARGE = "FILE_TOO_LARGE", "A file is larger than this program reads."
+    FOREIGN_FILE = (
+        "FOREIGN_FILE",
+        "A file is another one than it should be: a Git LFS pointer, an HTML page, an archive.",
+    )
     EMPTY_FILE = "EMPTY_FILE", "A file holds nothing, or a header and no rows."
     FILE_EXISTS = "FILE_EXISTS", "A file would be overwritten, which was not allowed."
     SAME_FILE = "SAME_FILE", "Input and output are one file."
@@ -77,9 +81,6 @@ class Code(str, Enum):
     CORPUS_NOT_A_FILE = "CORPUS_NOT_A_FILE", "The corpus is a directory."
     CORPUS_UNREADABLE = "CORPUS_UNREADABLE", "The corpus cannot be read."
     CORPUS_EMPTY = "CORPUS_EMPTY", "The corpus holds no rows."
-    CORPUS_ENCODING = "CORPUS_ENCODING", "A line of the corpus is not UTF-8."
-    CORPUS_LINE_NOT_JSON = "CORPUS_LINE_NOT_JSON", "A line of the corpus is not JSON."
-    CORPUS_LINE_NOT_OBJECT = "CORPUS_LINE_NOT_OBJECT", "A line of the corpus is no JSON object."
     CORPUS_FIELD_MISSING = "CORPUS_FIELD_MISSING", "A line of the corpus has no text under the configured field."
     CORPUS_FIELD_NOT_TEXT = "CORPUS_FIELD_NOT_TEXT", "The configured field of a line is no string."
     CORPUS_TEXT_BLANK = "CORPUS_TEXT_BLANK", "The text of a line is blank."
@@ -120,6 +121,10 @@ class Code(str, Enum):
     SIGNATURE_INVALID = "SIGNATURE_INVALID", "A signature was not made of this manifest with this key."
     KEY_UNUSABLE = "KEY_UNUSABLE", "A file cannot be the key of a signature."
     NOT_PROVEN = "NOT_PROVEN", "Something could not be proven, because what it takes was not given."
+    SPECIAL_TOKENS_IGNORED = (
+        "SPECIAL_TOKENS_IGNORED",
+        "The tokenizer's configuration asks for special tokens that the installed transformers does not add.",
+    )
     TOKENIZER_CHANGED = "TOKENIZER_CHANGED", "The tokenizer is not the one with which the data set was made."
     PROMPTS_NOT_EXACT = "PROMPTS_NOT_EXACT", "No text keeps the tokens of its words, so no length can be promised."
     LENGTH_NOT_REACHABLE = "LENGTH_NOT_REACHABLE", "No words add up to exactly the wanted number of tokens."
@@ -137,7 +142,6 @@ class Code(str, Enum):
     HYBRID_WARMUP = "HYBRID_WARMUP", "The warm-up prompts for a hybrid model cannot be made."
 
     # Traces
-    BAD_ROW = "BAD_ROW", "A line of a trace is no JSON object."
     BAD_PROMPT = "BAD_PROMPT", "A prompt of a trace cannot be used."
     BAD_NUMBER = "BAD_NUMBER", "A number of a trace cannot be used."
     BAD_KEY = "BAD_KEY", "A cache key of a trace (salt, adapter) cannot be used."

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.doubles.scenarios import scenario_file
 from tests.doubles.token_replay import BoundedReplay
@@ -247,7 +250,8 @@ def test_tables_on_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]
             [{"answer": 1}],
             (),
             "error [NO_PROMPT] requests.jsonl line 1: has no prompt (allowed: hash_ids, prompt_token_ids, token_ids, "
-            "question, prompt, text, input, or what --field names)\n",
+            "question, prompt, text, input, instruction, messages[].content, conversations[].value, or what --field "
+            "names)\n    The row has 'answer'.\n",
         ),
         (
             [{"prompt": [1, -1]}],
@@ -306,11 +310,41 @@ def test_arguments_that_make_no_sense(
     assert capsys.readouterr().err.endswith(f"error: argument {option}: {value!r} is not {kind}\n")
 
 
+def test_rows_in_other_shapes_hit_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"token_ids": list(range(40)), "max_tokens": 2}, {"token_ids": list(range(33)), "max_tokens": 3}]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (tmp_path / "a.jsonl").write_text(lines)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (tmp_path / "a.json").write_text(json.dumps(rows, indent=1))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    documents = []
+    for name in ("a.jsonl", "a.jsonl.gz", "a.json", "a.parquet"):
+        assert main(["simulate", str(tmp_path / name), "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        documents.append({key: value for key, value in document.items() if key != "file"})
+    assert documents == [documents[0]] * 4
+    assert documents[0]["hits"] == 32
+
+
+def test_texts_of_chats_and_csv_are_read(
+    tmp_path: Path, deepseek_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen"
+    share_gpt = [{"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": "yes"}]}] * 2
+    (tmp_path / "a.json").write_text(json.dumps(share_gpt))
+    (tmp_path / "a.csv").write_text(f"prompt,max_tokens\n{text},4\n{text},5\n")
+    for name in ("a.json", "a.csv"):
+        assert main(["simulate", str(tmp_path / name), "--tokenizer", str(deepseek_tokenizer_dir), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["hits"] == 16
+
+
 def test_a_broken_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "broken.jsonl"
     path.write_text('{"prompt": [1]}\n\n[1]\n')
     assert main(["simulate", str(path)]) == 2
-    assert capsys.readouterr().err == "error [BAD_ROW] broken.jsonl line 3: is not a JSON object\n"
+    assert capsys.readouterr().err == (
+        "error [INVALID_JSON] broken.jsonl line 3: the line is not a JSON object (allowed: one JSON object)\n"
+    )
 
 
 @pytest.mark.parametrize("mode", ["warmup", "cold"])
@@ -367,11 +401,20 @@ def test_a_warm_up_needs_its_ranks_and_a_tokenizer(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\xff\xfe{}\n", "error [BAD_ROW] requests.jsonl line 1: is not UTF-8\n"),
-        (b"[" * 100_000, "error [BAD_ROW] requests.jsonl line 1: is nested too deeply to be a request\n"),
+        (
+            b'{"prompt": "\xff"}\n',
+            "error [WRONG_ENCODING] requests.jsonl line 1: the line is not UTF-8: byte 0xff at position 12 (line 1) "
+            "(allowed: one JSON object)\n    save it as UTF-8\n",
+        ),
+        (
+            b'{"prompt": ' + b"[" * 100_000,
+            "error [NESTED_TOO_DEEPLY] requests.jsonl line 1: the line is nested more than 64 levels deep "
+            "(allowed: one JSON object)\n",
+        ),
         (
             b'{"input_length": 20, "hash_ids": [1, 2], "timestamp": 1e999, "chat_id": 1}',
-            "error [BAD_NUMBER] requests.jsonl line 1: timestamp is inf (allowed: a number)\n",
+            "error [NUMBER_TOO_LARGE] requests.jsonl line 1: the line is not strict JSON: the number is too large "
+            "(allowed: one JSON object)\n",
         ),
         (
             b'{"input_length": 20, "hash_ids": [1, 2], "timestamp": "61"}',

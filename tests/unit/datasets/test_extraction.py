@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -29,6 +30,10 @@ LINES = {
     "openai-batch": '{"custom_id": "request-00000000", "method": "POST", "url": "/v1/chat/completions", "body": '
     '{"model": "m", "messages": [{"role": "user", "content": %s}], "max_tokens": 7}}',
 }
+
+
+CELL = QUESTION.replace('"', '""')
+CSV = f'question,answer,max_tokens\n"{CELL}",none,7\n"{CELL}",none,7\n'
 
 
 def write(path: Path, *rows: Any) -> Path:
@@ -66,7 +71,7 @@ def test_default_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert (tmp_path / "a.b_guidellm.jsonl").is_file()
 
 
-def test_every_bad_line_is_named(tmp_path: Path) -> None:
+def test_bad_lines_are_one_error_with_a_count(tmp_path: Path) -> None:
     source = write(
         tmp_path / "in.jsonl",
         ROW,
@@ -78,25 +83,38 @@ def test_every_bad_line_is_named(tmp_path: Path) -> None:
         ROW | {"max_tokens": True},
         '{"question": "q", "question": "p", "answer": "a", "max_tokens": 1}',
     )
-    assert problems(source, tmp_path / "out.jsonl") == [
-        "[INVALID_JSON] in.jsonl line 2: the line is not JSON: Expecting property name enclosed in double quotes "
-        "(line 1, column 2) (allowed: one JSON object)",
-        "[INVALID_JSON] in.jsonl line 3: the line is blank (allowed: one JSON object)",
-        "[INVALID_JSON] in.jsonl line 4: the line is not a JSON object (allowed: one JSON object)",
-        "[MISSING_KEY] in.jsonl line 5: the field 'answer' is missing",
-        "[MISSING_KEY] in.jsonl line 5: the field 'max_tokens' is missing",
-        "[WRONG_TYPE] in.jsonl line 6: question: it says '' (allowed: text)",
-        "[WRONG_TYPE] in.jsonl line 6: answer: it says 1 (allowed: text)",
-        "[WRONG_TYPE] in.jsonl line 6: max_tokens: it says 0 (allowed: a whole number from 1 up)",
-        "[WRONG_TYPE] in.jsonl line 7: max_tokens: it says True (allowed: a whole number from 1 up)",
-        "[INVALID_JSON] in.jsonl line 8: the line is not strict JSON: the key 'question' appears more than once "
+    assert problems(source, tmp_path / "out.jsonl")[0].split("\n") == [
+        f"[INVALID_JSON] {source}: 6 of 7 rows cannot be used",
+        "    line 2: the line is not JSON: Expecting property name enclosed in double quotes (line 1, column 2) "
         "(allowed: one JSON object)",
+        "    and 1 more of this kind: line 4",
+        "    line 5: the field 'answer' is missing",
+        "    The row has 'question'.",
+        "    line 6: question says '' (allowed: text)",
+        "    and 1 more of this kind: line 7",
+        "    line 8: the line is not strict JSON: the key 'question' appears more than once (allowed: one JSON object)",
     ]
 
 
-def test_it_stops_after_twenty_bad_lines(tmp_path: Path) -> None:
-    source = write(tmp_path / "in.jsonl", *["x"] * 50)
-    assert len(problems(source, tmp_path / "out.jsonl")) == 20
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", json.dumps([ROW, ROW]).encode()),
+        ("a.jsonl.gz", gzip.compress(f"{json.dumps(ROW)}\n\n{json.dumps(ROW)}\n".encode())),
+        ("a.csv", CSV.encode()),
+        ("a.jsonl", 2 * (json.dumps({"prompt": QUESTION, "answer": "none", "max_tokens": 7}).encode() + b"\n")),
+        (
+            "a.jsonl",
+            2 * (json.dumps({"messages": [{"content": QUESTION}], "answer": "none", "max_tokens": 7}).encode() + b"\n"),
+        ),
+    ],
+)
+def test_rows_in_other_shapes(name: str, content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert main(["extract", str(tmp_path / name)]) == 0
+    output = tmp_path / "a_extracted.jsonl"
+    assert json.loads(capsys.readouterr().out)["output"] == str(output)
+    assert output.read_text(encoding="utf-8") == 2 * (LINES["plain"] % TEXT + "\n")
 
 
 def test_an_old_output_stays_when_a_line_is_bad_and_is_replaced_otherwise(tmp_path: Path) -> None:
@@ -160,7 +178,7 @@ def test_half_characters_are_named_and_a_byte_order_mark_is_not_part_of_the_file
     source = tmp_path / "in.jsonl"
     source.write_bytes(b'\xef\xbb\xbf{"question": "a \\ud800", "answer": "none", "max_tokens": 1}\n')
     assert problems(source, tmp_path / "out.jsonl") == [
-        "[WRONG_TYPE] in.jsonl line 1: question: it holds half of a character (a lone surrogate) (allowed: text)"
+        "[WRONG_TYPE] in.jsonl line 1: question holds half of a character (a lone surrogate) (allowed: text)"
     ]
     source.write_bytes(b'\xef\xbb\xbf{"question": "a", "answer": "none", "max_tokens": 1}\n')
     assert extract(source, tmp_path / "out.jsonl").rows == 1

@@ -32,14 +32,16 @@ def test_a_raw_line_separator_does_not_end_a_line(tmp_path: Path) -> None:
 
 
 BAD_LINES = {
-    b"{": "the line is not JSON: Expecting property name enclosed in double quotes (allowed: one JSON object)",
+    b"{": "the line is not JSON: Expecting property name enclosed in double quotes (line 1, column 2) (allowed: "
+    "one JSON object)",
     b"[1]": "the line is not a JSON object (allowed: one JSON object)",
     b'{"answer": "x", "id": 1}': "the field 'question' is missing\n"
-    "    The line has 'answer', 'id'; corpus.field names the text.",
-    b"{}": "the field 'question' is missing\n    The line has no fields; corpus.field names the text.",
+    "    The row has 'answer', 'id'; corpus.field names the text.",
+    b"{}": "the field 'question' is missing\n    The row has no fields; corpus.field names the text.",
     b'{"question": 3}': "the field 'question' is not a string (allowed: a string)",
     b'{"question": " \\u3000\\n"}': "the field 'question' is blank (allowed: text)",
-    b'{"question": "\xff"}': "byte 15 is not UTF-8 (allowed: UTF-8)",
+    b'{"question": "\xff"}': "the line is not UTF-8: byte 0xff at position 14 (line 1) (allowed: one JSON object)\n"
+    "    save it as UTF-8",
     b'{"question": "\\ud83d"}': "the field 'question' holds half of a surrogate pair, which no UTF-8 file can hold",
 }
 
@@ -52,16 +54,59 @@ def test_a_bad_line_is_named(line: bytes, sentence: str, tmp_path: Path) -> None
     assert str(caught.value) == f"corpus.jsonl line 3: {sentence}"
 
 
-def test_all_bad_lines_are_named_at_once(tmp_path: Path) -> None:
+def test_all_bad_lines_are_counted_in_one_error(tmp_path: Path) -> None:
+    lines = [b"1", b'{"question": "x"}', b"2", b"{", b'{"question": 1}', *[b'{"answer": ""}'] * 9]
+    path = write(tmp_path, b"\n".join(lines))
     with pytest.raises(ScenarioError) as caught:
-        load_corpus(write(tmp_path, b'1\n{"question": "x"}\n2\n'), "question")
-    assert [problem.where for problem in caught.value.problems] == ["corpus.jsonl line 1", "corpus.jsonl line 3"]
+        load_corpus(path, "question")
+    assert len(caught.value.problems) == 1
+    assert str(caught.value).split("\n") == [
+        f"{path}: 13 of 14 rows cannot be used",
+        "    line 1: the line is not a JSON object (allowed: one JSON object)",
+        "    and 2 more of this kind: lines 3, 4",
+        "    line 5: the field 'question' is not a string (allowed: a string)",
+        "    line 6: the field 'question' is missing",
+        "    The row has 'answer'; corpus.field names the text.",
+        "    and 8 more of this kind: lines 7, 8, 9, 10, 11, …",
+    ]
+
+
+USUAL = {
+    '{"question": " a  b"}': "question",
+    '{"prompt": "a b", "text": "no"}': "prompt",
+    '{"id": 1, "text": "a\\nb"}': "text",
+    '{"output": "no", "instruction": "a b"}': "instruction",
+    '{"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": null}, {"content": "b"}]}': (
+        "messages[].content"
+    ),
+    '{"messages": [{"content": [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]}]}': (
+        "messages[].content"
+    ),
+    '{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}': "conversations[].value",
+}
+
+
+@pytest.mark.parametrize(("line", "field"), USUAL.items())
+def test_the_usual_fields_are_found_where_the_default_is_missing(line: str, field: str, tmp_path: Path) -> None:
+    corpus = load_corpus(write(tmp_path, line.encode()), "question")
+    assert (corpus.rows, corpus.field) == (("a b",), field)
+
+
+def test_a_field_that_was_named_is_not_replaced(tmp_path: Path) -> None:
+    path = write(tmp_path, b'{"text": "a", "deep": {"list": [{"say": "b"}, {"say": "c"}]}}')
+    assert load_corpus(path, "deep.list[].say").rows == ("b c",)
+    with pytest.raises(ScenarioError, match="the field 'prompt' is missing"):
+        load_corpus(path, "prompt")
+    with pytest.raises(ScenarioError, match="the field 'question' is missing"):
+        load_corpus(write(tmp_path, b'{"question": "a"}\n{"text": "b"}'), "question")
+    with pytest.raises(ScenarioError, match=r"corpus.field 'messages\[\].content' takes the texts in it."):
+        load_corpus(write(tmp_path, b'{"messages": [{"content": "a"}]}'), "messages")
 
 
 def test_a_missing_an_empty_file_and_a_directory_are_named(tmp_path: Path) -> None:
     for path, sentence in [
         (tmp_path / "no.jsonl", f"the file {str(tmp_path / 'no.jsonl')!r} does not exist"),
-        (tmp_path, f"{str(tmp_path)!r} is a directory (allowed: a JSONL file)"),
+        (tmp_path, f"{str(tmp_path)!r} is a directory (allowed: a file of rows)"),
     ]:
         with pytest.raises(ScenarioError) as caught:
             load_corpus(path, "question")

@@ -18,6 +18,7 @@ from typing import Any
 from ais_bench_prefix_cache.datasets.images.decoding import DamagedImageError, ImageHeader, decode, read_header
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError, ScenarioError
+from ais_bench_prefix_cache.foundation.foreign_files import HEAD_BYTES, foreign_file
 
 IMAGE_COLUMNS = tuple(f"image_{number}" for number in range(1, 8))
 ID_COLUMN = "id"
@@ -28,7 +29,6 @@ EXAMPLES_SHOWN = 3
 COLUMNS_SHOWN = 20
 _ROWS_AT_ONCE = 4
 _READ_BUFFER_BYTES = 1 << 20
-_LFS_POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
@@ -260,8 +260,9 @@ def _sample_id(cell: Any) -> str | None:
 def _reason(path: Path, error: Exception) -> str:
     try:
         with path.open("rb") as stream:
-            if stream.read(len(_LFS_POINTER)) == _LFS_POINTER:
-                return "a pointer of Git LFS; fetch the file itself with git lfs pull"
+            foreign = foreign_file(stream.read(HEAD_BYTES))
+        if foreign is not None:
+            return f"{foreign.what}; {foreign.hint}"
     except OSError as unreadable:
         return unreadable.strerror or str(unreadable)
     return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
