@@ -26,7 +26,7 @@ from ais_bench_prefix_cache.datasets.kinds import verify_data_set
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, ServiceError
-from ais_bench_prefix_cache.foundation.telling import ProgressBar, warning_line
+from ais_bench_prefix_cache.foundation.telling import Note, ProgressBar, warning_line
 from ais_bench_prefix_cache.running.phases import Phases
 from ais_bench_prefix_cache.running.run_files import keep_aisbench, recorded_run, write_run_files
 from ais_bench_prefix_cache.running.sender import AISBenchSender, Sender
@@ -98,7 +98,7 @@ def run_benchmark(
         with phases.enter("baseline"):
             baseline = _baseline(server)
         with phases.enter("formal"):
-            result, sent, load_samples = _send(sender, job, server, bar)
+            result, sent, load_samples = _send(sender, job, server, bar, phases.note)
             keep_aisbench(directory, result.exp_dir, job.log_path)
         with phases.enter("after"):
             after = _after(server, baseline, planned_queries(traffic, sent.requests), phases)
@@ -201,7 +201,7 @@ def _baseline(server: UnderstoodServer) -> Reading:
 
 
 def _send(
-    sender: Sender, job: AISBenchJob, server: UnderstoodServer, bar: ProgressBar
+    sender: Sender, job: AISBenchJob, server: UnderstoodServer, bar: ProgressBar, note: Note
 ) -> tuple[AISBenchResult, SentRequests, LoadSampler]:
     """Everything is sent; beside it the server's load is sampled."""
     service = server.client.config
@@ -212,6 +212,7 @@ def _send(
             server.client.scrape(), dp_size=service.dp_size, engine_label_map=labels, where=service.metrics_urls
         )
 
+    note("note: AISBench starts, which takes some seconds")
     sampler = LoadSampler(look, service.poll_interval_seconds)
     with bar("Formal requests", len(job.index)) as show, sampler:
         result = sender.send(replace(job, on_progress=lambda finished, _all: show(finished)))
