@@ -110,7 +110,7 @@ def build_parser(*commands: str) -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         module.add_arguments(subparser)
-        subparser.set_defaults(execute=module.execute)
+        subparser.set_defaults(execute=module.execute, whole_parser=lambda: build_parser(*COMMANDS))
     return parser
 
 

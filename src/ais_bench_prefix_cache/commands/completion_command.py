@@ -25,8 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print the script; returns the exit code."""
-    from ais_bench_prefix_cache.cli import COMMANDS, build_parser
-
     try:
         import shtab
     except ImportError:
@@ -36,7 +34,7 @@ def execute(arguments: argparse.Namespace) -> int:
             "shtab, which makes the script, is not installed",
             hint="pip install 'ais-bench-prefix-cache[completion]'",
         ) from None
-    parser = build_parser(*COMMANDS)
+    parser = arguments.whole_parser()
     _complete_files(parser, shtab.FILE)
     print(shtab.complete(parser, shell=arguments.shell))
     return EXIT_OK
