@@ -165,10 +165,11 @@ def _tokenizer(
 def _job(
     scenario: Scenario, data: VerifiedDataSet, traffic: FormalTraffic, template_path: Path | None, phases: Phases
 ) -> AISBenchJob:
-    """Templates of the user's own are for text: images always go through the built-in one."""
+    """Templates of the user's own are for text: other data sets always go through the built-in one."""
     own = template_path or scenario.aisbench.config
-    if traffic.images_per_request and own is not None:
-        phases.note("note: aisbench.config is a template for text; images are sent with the built-in one")
+    if not data.kind.takes_template and own is not None:
+        what = "images are" if traffic.images_per_request else "this data set is"
+        phases.note(f"note: aisbench.config is a template for text; {what} sent with the built-in one")
         own = None
     return job_from_scenario(
         scenario,
