@@ -78,7 +78,7 @@ def prepare(
 ) -> DataSet:
     """Make the data set of a Scenario: prompts that are exact to the token, and the theory of every request.
 
-    ``mode`` is "text" or "mm" (images); without it the Scenario tells. ``overwrite`` remakes the newest in place;
+    ``mode`` is that of ``prepare --mode``; without it the Scenario tells. ``overwrite`` remakes the newest in place;
     otherwise each call makes one in a directory of its own. ``note`` is called with lines for people (``note=print``).
 
     Raises:
