@@ -52,7 +52,7 @@ def test_commands_options_choices_and_files_are_offered(completion: Completion) 
     assert completion("--v") == {"--version"}
     assert completion("ru") == {"run", "runs"}
     assert completion("run", "--sc") == {"--scenario"}
-    assert completion("prepare", "--mode", "") == {"text", "mm", "trace"}
+    assert completion("prepare", "--verify", "") == {"proof", "full"}
     assert completion("run", "--scenario", "scen") == {"scenario.json"}
     assert completion("completion", "") >= {"bash", "zsh", "tcsh"}
 
