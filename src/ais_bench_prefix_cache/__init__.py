@@ -21,8 +21,14 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.api.scenarios import PlannedDataSet as PlannedDataSet
     from ais_bench_prefix_cache.api.scenarios import load_scenario as load_scenario
     from ais_bench_prefix_cache.api.scenarios import plan as plan
+    from ais_bench_prefix_cache.comparisons.comparing import Comparison as Comparison
+    from ais_bench_prefix_cache.comparisons.comparing import compare as compare
     from ais_bench_prefix_cache.foundation.errors import PrefixCacheError as PrefixCacheError
     from ais_bench_prefix_cache.scenario.model import Scenario as Scenario
+    from ais_bench_prefix_cache.sweeps.results import Sweep as Sweep
+    from ais_bench_prefix_cache.sweeps.results import read_sweep as read_sweep
+    from ais_bench_prefix_cache.sweeps.sweep_sequence import resume_sweep as resume_sweep
+    from ais_bench_prefix_cache.sweeps.sweep_sequence import sweep as sweep
 
 __version__ = "0.1.0"
 
@@ -30,6 +36,9 @@ _HOMES = {
     "api.scenarios": ("PlannedDataSet", "load_scenario", "plan"),
     "api.data_sets": ("DataSet", "load_data_set", "prepare"),
     "api.runs": ("Analysis", "Run", "analyze", "load_run", "run"),
+    "sweeps.sweep_sequence": ("resume_sweep", "sweep"),
+    "sweeps.results": ("Sweep", "read_sweep"),
+    "comparisons.comparing": ("Comparison", "compare"),
     "foundation.errors": ("PrefixCacheError",),
     "scenario.model": ("Scenario",),
 }

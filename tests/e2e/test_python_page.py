@@ -46,7 +46,7 @@ for kind, code, expected in json.load(open("steps.json")):
         checked += 1
         if seen != expected:
             wrong.append([code, expected, seen])
-html = {name: names[name]._repr_html_() for name in ("planned", "data_set", "run", "analysis")}
+html = {name: names[name]._repr_html_() for name in ("planned", "data_set", "run", "analysis", "swept", "compared")}
 print(json.dumps({"before": before, "after": state(), "checked": checked, "wrong": wrong, "html": html}))
 """
 
@@ -96,7 +96,7 @@ def test_the_page_runs_and_changes_nothing_in_its_process(
             env=os.environ | {"PYTHONPATH": str(project_root / "src"), "TRANSFORMERS_VERBOSITY": "error"},
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=800,
         )
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads(done.stdout)
@@ -105,6 +105,8 @@ def test_the_page_runs_and_changes_nothing_in_its_process(
     assert result["after"] == result["before"]
     assert "<caption>Latency, ms</caption>" in result["html"]["run"]
     assert "75.00%" in result["html"]["planned"] and "75.00%" in result["html"]["analysis"]
+    assert '<th scope="row">aisbench.model.batch_size=2</th>' in result["html"]["swept"]
+    assert "ttft_p99" in result["html"]["compared"]
     assert "Theoretical hit rate" in result["html"]["data_set"]
     assert (done.stdout.count("\n"), "Traceback" in done.stderr) == (1, False)
 

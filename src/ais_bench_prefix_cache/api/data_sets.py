@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.api.scenarios import ScenarioFile, file_and_options
-from ais_bench_prefix_cache.api.showing import data_frame, html_tables, remarks_of
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.rows import read_rows
 from ais_bench_prefix_cache.datasets.kinds import verify_data_set
 from ais_bench_prefix_cache.datasets.preparing import prepare_data_set
 from ais_bench_prefix_cache.foundation.telling import Note, no_note
+from ais_bench_prefix_cache.reporting.notebook import data_frame, html_tables, remarks_of
 
 if TYPE_CHECKING:
     import pandas

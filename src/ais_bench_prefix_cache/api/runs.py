@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
 from ais_bench_prefix_cache.api.data_sets import DataSet
 from ais_bench_prefix_cache.api.scenarios import ScenarioFile, file_and_options
-from ais_bench_prefix_cache.api.showing import data_frame, html_tables, remarks_of
 from ais_bench_prefix_cache.datasets.format.documents import read_sealed
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory
 from ais_bench_prefix_cache.datasets.kinds import verify_data_set
 from ais_bench_prefix_cache.foundation.telling import Note, no_note
 from ais_bench_prefix_cache.reporting.finished_run import FinishedRun, read_finished_run
+from ais_bench_prefix_cache.reporting.notebook import data_frame, html_tables, remarks_of
 from ais_bench_prefix_cache.reporting.performance_tables import LATENCY_NAMES, shown, whole_run_rows
 from ais_bench_prefix_cache.reporting.records_file import flat_record
 from ais_bench_prefix_cache.reporting.report_document import report_document

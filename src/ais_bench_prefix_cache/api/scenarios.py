@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.api.showing import data_frame, html_tables, remarks_of
 from ais_bench_prefix_cache.datasets.text.kind import plan_warnings
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ScenarioError
@@ -17,6 +16,7 @@ from ais_bench_prefix_cache.foundation.names import NO_RANK, group_name
 from ais_bench_prefix_cache.planning.plan import Plan
 from ais_bench_prefix_cache.planning.planner import plan_scenario
 from ais_bench_prefix_cache.planning.summary import inspect_summary
+from ais_bench_prefix_cache.reporting.notebook import data_frame, html_tables, remarks_of
 from ais_bench_prefix_cache.scenario import loading
 from ais_bench_prefix_cache.scenario.model import Scenario
 

@@ -12,7 +12,7 @@ import pytest
 from tests.doubles.scenarios import scenario_file
 
 import ais_bench_prefix_cache as pc
-from ais_bench_prefix_cache.api.showing import html_tables
+from ais_bench_prefix_cache.reporting.notebook import html_tables
 
 
 def test_every_public_name_is_documented_and_there(project_root: Path) -> None:
