@@ -105,7 +105,7 @@ def test_the_page_runs_and_changes_nothing_in_its_process(
     assert result["after"] == result["before"]
     assert "<caption>Latency, ms</caption>" in result["html"]["run"]
     assert "75.00%" in result["html"]["planned"] and "75.00%" in result["html"]["analysis"]
-    assert '<th scope="row">aisbench.model.batch_size=2</th>' in result["html"]["swept"]
+    assert '<th scope="row">batch_size=2</th>' in result["html"]["swept"]
     assert "ttft_p99" in result["html"]["compared"]
     assert "Theoretical hit rate" in result["html"]["data_set"]
     assert (done.stdout.count("\n"), "Traceback" in done.stderr) == (1, False)
