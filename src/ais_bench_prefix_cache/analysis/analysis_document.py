@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from ais_bench_prefix_cache.analysis.cache_prediction import predict_hits
+from ais_bench_prefix_cache.analysis.cache_prediction import predict_conversation_hits, predict_hits
 from ais_bench_prefix_cache.analysis.comparison import compare
 from ais_bench_prefix_cache.analysis.diagnosis import traffic
 from ais_bench_prefix_cache.analysis.diagnosis.diagnose import diagnose
@@ -133,7 +133,9 @@ def analyze_run(
     measured = measure(baseline, after, service, known.facts)
     delta, facts = measured.delta, known.facts
     if facts.cache_prediction is None and delta.hits < planned.tokens.shared and columns is not None:
-        facts = replace(facts, cache_prediction=_prediction(manifest, columns, planned, measured.after, service))
+        at_once = known.runtime.get("aisbench", {}).get("batch_size", 1)
+        prediction = _prediction(manifest, columns, planned, measured.after, service, at_once)
+        facts = replace(facts, cache_prediction=prediction)
     comparison = compare(planned, delta, measured.after, validation)
     findings = diagnose(Evidence(planned, measured.baseline, measured.after, delta, requests=requests, facts=facts))
     results = {
@@ -255,10 +257,12 @@ def _prediction(
     planned: PlannedTraffic,
     snapshot: MetricsSnapshot,
     service: ServiceConfig,
+    at_once: int,
 ) -> CachePrediction | None:
-    """What a cache of the size that the server (or ``service.kv_cache_blocks``) tells would have hit; None without."""
-    if "conversations" in manifest:
-        return None  # Their requests do not share the beginning of one prefix of their group.
+    """What a cache of the size that the server (or ``service.kv_cache_blocks``) tells would have hit; None without.
+
+    ``at_once`` is how many requests may have been in flight.
+    """
     configs = [engine.config for engine in snapshot.by_rank.values() if engine.config is not None]
     sizes = {config.kv_cache_size_tokens for config in configs}
     capacity = sizes.pop() if len(sizes) == 1 else None
@@ -272,6 +276,16 @@ def _prediction(
     whole_pages = snapshot.family == "sglang" and planned.block_size % block_size == 0
     if planned.block_size != block_size and not whole_pages:
         return None
+    if columns.are_turns:
+        return predict_conversation_hits(
+            columns,
+            scripted=manifest["conversations"]["answers"] == "scripted",
+            system_prompt_tokens=planned.canonical_prefix_tokens,
+            at_once=at_once,
+            block_size=planned.block_size,
+            capacity_tokens=capacity,
+            dp_size=planned.dp_size,
+        )
     warmup = [
         PlannedRequest(
             entry["group_id"], entry["dp_rank"], entry["input_tokens"], entry["shared_prefix_tokens"], counted=False

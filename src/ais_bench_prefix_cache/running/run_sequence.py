@@ -124,6 +124,7 @@ def run_benchmark(
                     batch_size=result.batch_size,
                     request_rate=scenario.aisbench.model.request_rate,
                     slo=scenario.validation.slo,
+                    are_turns=traffic.columns is not None and traffic.columns.are_turns,
                 )
             analysis = update_analysis(data.paths.analysis, document)
             write_run_files(
