@@ -73,7 +73,8 @@ def test_the_examples_of_a_command_are_right(command: str, capsys: pytest.Captur
     examples = import_module(f"ais_bench_prefix_cache.commands.{command}_command").EXAMPLES
     assert examples
     for example in examples:
-        words = shlex.split(example.partition(" > ")[0])
+        words = shlex.split(example)
+        words = words[: words.index(">")] if ">" in words else words
         assert words[0] == command
         build_parser(command).parse_args(words)
     with pytest.raises(SystemExit):
