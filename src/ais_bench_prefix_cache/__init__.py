@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ais_bench_prefix_cache.sweeps.sweep_sequence import resume_sweep as resume_sweep
     from ais_bench_prefix_cache.sweeps.sweep_sequence import sweep as sweep
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "api.scenarios": ("PlannedDataSet", "load_scenario", "plan"),

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.doubles.aisbench_runs import run_aisbench
 
-from ais_bench_prefix_cache.aisbench.launch import run_aisbench
 from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.foundation.errors import AISBenchError
 
@@ -154,13 +154,13 @@ def test_a_full_disk_is_named(fake_server, prepare_rows, tmp_path, monkeypatch):
 
 PROGRAM = """
 import pickle, sys
-from ais_bench_prefix_cache.aisbench.launch import run_aisbench
-from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
+from ais_bench_prefix_cache.aisbench.launch import started_aisbench
 from ais_bench_prefix_cache.foundation.interruptions import ended_by_the_first_signal
 import tempfile
 tempfile.tempdir = sys.argv[2]
 with ended_by_the_first_signal():
-    run_aisbench(pickle.load(open(sys.argv[1], "rb")))
+    with started_aisbench(pickle.load(open(sys.argv[1], "rb"))) as aisbench:
+        aisbench.send()
 """
 
 

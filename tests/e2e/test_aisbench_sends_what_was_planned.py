@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from tests.doubles.aisbench_runs import run_aisbench
 
-from ais_bench_prefix_cache.aisbench.launch import run_aisbench
 from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.aisbench.results import performance_report
 
@@ -41,14 +41,9 @@ def test_prompts_lengths_headers_key_and_usage_are_exact(fake_server, prepare_ro
         {"question": f"{index} {PROMPTS[index % 3]}", "max_tokens": 1 + index % 4, "dp_rank": index % 2}
         for index in range(12)
     ]
-    progress = []
-    job = prepare_rows(
-        rows,
-        fake_server.url,
-        api_key=API_KEY,
-        on_progress=lambda finished, planned: progress.append((finished, planned)),
-    )
-    result = run_aisbench(job)
+    progress: list[int] = []
+    job = prepare_rows(rows, fake_server.url, api_key=API_KEY)
+    result = run_aisbench(job, progress.append)
 
     assert [request.prompt for request in fake_server.seen] == [row["question"] for row in rows]
     assert [request.body["max_tokens"] for request in fake_server.seen] == [row["max_tokens"] for row in rows]
@@ -72,7 +67,7 @@ def test_prompts_lengths_headers_key_and_usage_are_exact(fake_server, prepare_ro
     assert all(row.success and row.attempts == 1 for row in usage)
     assert all(0 <= row.sent <= row.first_token <= row.finished for row in usage)  # type: ignore[operator]
 
-    assert progress[-1] == (12, 12)
+    assert progress[-1] == 12
     assert not seen_in_scratch
     assert not _files_that_contain(tmp_path, API_KEY)
     assert list(scratch.iterdir()) == []

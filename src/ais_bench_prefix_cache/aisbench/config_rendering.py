@@ -26,9 +26,17 @@ from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, Problem
 
 TEMPLATES = Path(__file__).parent / "templates"
+CONTRACT_TEMPLATE = ("plugins", "prefix_cache", "config_examples", "prefix_cache_perf.py")
 _ADAPTERS = "ais_bench_prefix_cache.aisbench.adapters"
 _OUR_DATASET = f"{_ADAPTERS}.dataset.PrefixCacheDataset"
-_OUR_INFERENCER = f"{_ADAPTERS}.inferencer.PrefixCacheInferencer"
+_OUR_INFERENCERS = (
+    f"{_ADAPTERS}.inferencer.PrefixCacheInferencer",
+    f"{_ADAPTERS}.conversation.ConversationInferencer",
+)
+_OUR_RUNNER = f"{_ADAPTERS}.runner.ForkingRunner"
+PARTS_FILE = "parts.json"
+SUPERVISOR_FILE = "supervisor"
+"""In the private directory of one AISBench."""
 _TEMPLATE_SECONDS = 300.0
 
 _REFUSED_ARGUMENTS = {
@@ -56,9 +64,13 @@ _FIXED_ARGUMENTS = {"--mode": "perf", "-m": "perf", "--debug": True}
 
 @dataclass(frozen=True)
 class RenderedConfig:
-    """``text`` is the AISBench configuration, literals only; the rest is what the judge must know of it."""
+    """``text`` is the AISBench configuration, literals only; the rest is what one must know of it.
+
+    ``waits`` says whether its inferencer waits until it is told to send.
+    """
 
     text: str
+    waits: bool
     model_abbr: str
     dataset_abbr: str
     batch_size: int
@@ -71,6 +83,8 @@ def check_extra_args(extra_args: Mapping[str, Any]) -> list[Problem]:
     problems = []
     for name, value in extra_args.items():
         where = f"aisbench.extra_args[{name!r}]"
+        if value is False:  # Means: leave it out.
+            continue
         if name in _FIXED_ARGUMENTS:
             if value != _FIXED_ARGUMENTS[name]:
                 problems.append(
@@ -84,7 +98,7 @@ def check_extra_args(extra_args: Mapping[str, Any]) -> list[Problem]:
             continue
         # AISBench's parser also takes any unambiguous beginning of a long name.
         spelled_out = [full for full in _REFUSED_ARGUMENTS if full == name or (len(name) > 2 and full.startswith(name))]
-        if spelled_out and value is not False:
+        if spelled_out:
             full = name if name in spelled_out else spelled_out[0]
             problems.append(
                 Problem(
@@ -112,6 +126,26 @@ def command_line_arguments(extra_args: Mapping[str, Any]) -> list[str]:
     return words
 
 
+def own_template(named: Path | None) -> tuple[Path | None, str | None]:
+    """The template that ``aisbench.config`` names, None for the built-in one; and what to tell about that.
+
+    The contract's example names its plugin's own template, which the built-in one stands for where it does not exist.
+
+    Raises:
+        AISBenchError: there is no such file.
+    """
+    if named is None or named.is_file():
+        return named, None
+    if named.parts[-len(CONTRACT_TEMPLATE) :] == CONTRACT_TEMPLATE:
+        return None, f"aisbench.config: {named} does not exist; the built-in template, which does the same, is used"
+    raise AISBenchError.of(
+        Code.AISBENCH_TEMPLATE_NOT_FOUND,
+        str(named),
+        "there is no such file",
+        hint="Name an existing Python file in aisbench.config or --config, or leave both out.",
+    )
+
+
 def render_config(job: AISBenchJob, private_dir: Path, environment: Mapping[str, str]) -> RenderedConfig:
     """Run the job's template and check and complete what it defines.
 
@@ -123,13 +157,6 @@ def render_config(job: AISBenchJob, private_dir: Path, environment: Mapping[str,
 
 def _run_template(job: AISBenchJob, private_dir: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     template = job.template_path
-    if not template.is_file():
-        raise AISBenchError.of(
-            Code.AISBENCH_TEMPLATE_NOT_FOUND,
-            str(template),
-            "there is no such file",
-            hint="Name an existing Python file in aisbench.config or --config, or leave both out.",
-        )
     output = private_dir / "template.json"
     config = private_dir / "config.json"
     config.write_text(json.dumps(job.config), encoding="utf-8")
@@ -191,20 +218,39 @@ def _complete(variables: dict[str, Any], job: AISBenchJob, private_dir: Path) ->
             refuse("models[0].generation_kwargs.num_return_sequences", "would send every request more than once", "1")
         if not isinstance(model.setdefault("batch_size", 1), int) or model["batch_size"] < 1:
             refuse("models[0].batch_size", f"is {model['batch_size']!r}", "a positive integer")
+        elif job.batch_size is not None:
+            model["batch_size"] = job.batch_size
         if not isinstance(model.setdefault("retry", 0), int) or model["retry"] < 0:
             refuse("models[0].retry", f"is {model['retry']!r}", "the number of retries, from 0 up")
         else:
             # AISBench counts attempts: it would send nothing at 0 and repeat nothing at 1.
             model["retry"] += 1
+    inferencer = dataset.get("infer_cfg", {}).get("inferencer", {}).get("type") if dataset else None
+    if job.is_divided:
+        allowed = "with several senders only what the built-in template has"
+        if dataset and inferencer not in _OUR_INFERENCERS:
+            refuse("datasets[0].infer_cfg.inferencer.type", f"is {inferencer!r}, which cannot share the work", allowed)
+        if model and model.get("request_rate"):
+            refuse("models[0].request_rate", "would hold for each of several senders", "aisbench.model.request_rate")
+        runner = (variables.get("infer") or {}).get("runner", {}).get("type")
+        if runner != _OUR_RUNNER:
+            refuse("infer.runner.type", f"is {runner!r}, which starts only one sender", allowed)
     if problems:
         raise AISBenchError(problems)
     assert dataset is not None and model is not None
     model["path"] = _tokenizer_directory(model, job.config["tokenizer"], private_dir)
     if dataset.get("type") == _OUR_DATASET:
         # Our inferencer reads a prompt when it sends it; any other one wants it in the data set.
-        inferencer = dataset.get("infer_cfg", {}).get("inferencer", {}).get("type")
-        dataset.setdefault("with_prompts", inferencer != _OUR_INFERENCER)
+        dataset.setdefault("with_prompts", inferencer not in _OUR_INFERENCERS)
     variables.setdefault("summarizer", {"attr": "performance"})
+    if job.role == "sending":
+        variables["summarizer"] = {"attr": "performance", "type": f"{_ADAPTERS}.runner.NoSummary"}
+    elif job.role == "summing":
+        variables["infer"]["runner"].update(
+            type=f"{_ADAPTERS}.runner.SummingRunner",
+            parts=str(private_dir / PARTS_FILE),
+            supervisor=str(private_dir / SUPERVISOR_FILE),
+        )
     text = "".join(f"{name} = {value!r}\n" for name, value in variables.items())
     if job.api_key and any(_tells(job.api_key, value) for value in _strings(variables)):
         raise AISBenchError.of(
@@ -215,6 +261,7 @@ def _complete(variables: dict[str, Any], job: AISBenchJob, private_dir: Path) ->
         )
     return RenderedConfig(
         text=text,
+        waits=inferencer in _OUR_INFERENCERS,
         model_abbr=model["abbr"],
         dataset_abbr=dataset["abbr"],
         batch_size=model["batch_size"],

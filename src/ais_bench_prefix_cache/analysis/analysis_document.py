@@ -150,6 +150,20 @@ def analyze_run(
     return finish_document(previous_analysis, status, known, measured, results, warnings, findings)
 
 
+def _add_usage(actual: dict[str, Any], polling: Any) -> None:
+    """Average and peak of the KV cache while requests were sent, where the contract has them, too."""
+    if not isinstance(polling, Mapping):
+        return
+    by_rank = polling.get("by_dp")
+    of_ranks = by_rank if isinstance(by_rank, Mapping) else {}
+    for section, usage in (
+        (actual, polling),
+        *((actual["by_dp"][rank], of_ranks.get(rank)) for rank in actual["by_dp"]),
+    ):
+        if isinstance(usage, Mapping):
+            section["kv_cache_usage_avg"], section["kv_cache_usage_peak"] = usage.get("average"), usage.get("peak")
+
+
 def known_run(
     previous_analysis: Mapping[str, Any], runtime: Mapping[str, Any] | None, facts: RunFacts | None
 ) -> KnownRun:
@@ -196,6 +210,7 @@ def finish_document(
             }
         )
     all_warnings = [*kept, *warnings]
+    _add_usage(results["actual"], known.runtime.get("kv_cache_polling"))
     document = {key: value for key, value in previous_analysis.items() if key not in _MADE_ANEW}
     return {
         **document,

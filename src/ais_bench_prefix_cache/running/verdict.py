@@ -21,16 +21,23 @@ from ais_bench_prefix_cache.scenario.model import Scenario
 from ais_bench_prefix_cache.service.readings import Reading
 from ais_bench_prefix_cache.service.resetting import ResetOutcome
 
+_SECONDS_TO_TELL = 2.0
+
 
 @dataclass(frozen=True)
 class Observations:
-    """Everything that a run saw. ``seen`` is empty where the sender kept no record of single requests."""
+    """Everything that a run saw.
+
+    ``seen`` is empty where the sender kept no record of single requests; ``senders`` is what sending cost each process
+    (:attr:`~ais_bench_prefix_cache.aisbench.job.AISBenchResult.senders`).
+    """
 
     server: UnderstoodServer
     reset: ResetOutcome
     baseline: Reading
     after: Reading
     seen: Sequence[SeenRequest]
+    senders: Sequence[Mapping[str, Any]]
 
 
 def planned_queries(traffic: FormalTraffic, seen: Sequence[SeenRequest]) -> int | None:
@@ -115,7 +122,17 @@ def _facts(scenario: Scenario, observed: Observations) -> RunFacts:
         failed_requests=sum(not row.success for row in seen) if seen else None,
         aisbench_warmups=_aisbench_warmups(scenario.aisbench.extra_args),
         engine_label_map=server.engine_label_map,
+        senders=len(observed.senders) or None,
+        busiest_sender=_busiest(observed.senders),
     )
+
+
+def _busiest(senders: Sequence[Mapping[str, Any]]) -> float | None:
+    """The largest share of a core that one used; None where all of them sent for too short a time to tell."""
+    shares = [
+        sender["processor_seconds"] / sender["seconds"] for sender in senders if sender["seconds"] >= _SECONDS_TO_TELL
+    ]
+    return round(max(shares), 3) if shares else None
 
 
 def _aisbench_warmups(extra_args: Mapping[str, Any]) -> int | None:

@@ -18,7 +18,9 @@ from ais_bench_prefix_cache.aisbench.config_rendering import (
 )
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob
 from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError
+from ais_bench_prefix_cache.scenario.model import LoadConfig
 
 
 @pytest.fixture
@@ -81,13 +83,15 @@ def _with_template(job, tmp_path, text, **changes):
     return AISBenchJob(**{**vars(job), "template_path": template, **changes})
 
 
+def assigned(rendered):
+    return {statement.targets[0].id: ast.literal_eval(statement.value) for statement in ast.parse(rendered.text).body}
+
+
 def test_the_built_in_template_becomes_literals(job, render, tmp_path):
     rendered = render(job)
-    assigned = {
-        statement.targets[0].id: ast.literal_eval(statement.value) for statement in ast.parse(rendered.text).body
-    }
-    assert set(assigned) == {"datasets", "models", "infer", "summarizer"}
-    (dataset,), (model,) = assigned["datasets"], assigned["models"]
+    variables = assigned(rendered)
+    assert set(variables) == {"datasets", "models", "infer", "summarizer"}
+    (dataset,), (model,) = variables["datasets"], variables["models"]
     assert dataset["abbr"] == rendered.dataset_abbr == "demo_20260101_000000"
     assert dataset["path"] == str(tmp_path / "demo_20260101_000000.full.jsonl")
     assert dataset["reader_cfg"] == {"input_columns": ["question", "max_out_len"], "output_column": "answer"}
@@ -217,3 +221,38 @@ def test_arguments_that_change_what_is_sent_are_refused(arguments, message):
 
 def test_harmless_arguments_pass():
     assert check_extra_args({"--num-warmups": 0, "--max-num-workers": 2, "--debug": True, "--pressure": False}) == []
+
+
+def _shared(job, **changes):
+    return AISBenchJob(**{**vars(job), "load": LoadConfig(senders=4), **changes})
+
+
+def test_a_load_generator_sums_up_nothing_and_has_its_share_of_the_slots(job, render):
+    rendered = render(_shared(job, role="sending", batch_size=3))
+    summarizer, models = assigned(rendered)["summarizer"], assigned(rendered)["models"]
+    assert summarizer["type"].endswith(".NoSummary")
+    assert (rendered.batch_size, models[0]["batch_size"]) == (3, 3)
+
+
+def test_the_aisbench_that_sums_up_sends_nothing(job, render, tmp_path):
+    runner = assigned(render(_shared(job, role="summing")))["infer"]["runner"]
+    assert runner["type"].endswith(".SummingRunner")
+    assert runner["parts"] == str(tmp_path / "private" / "parts.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ('datasets[0]["infer_cfg"]["inferencer"]["type"] = "other.Inferencer"', "inferencer.type"),
+        ('infer["runner"]["type"] = "ais_bench.benchmark.runners.LocalRunner"', "infer.runner.type"),
+        ("infer = None", "infer.runner.type"),
+        ('models[0]["request_rate"] = 5', "models[0].request_rate"),
+    ],
+)
+def test_a_template_that_cannot_share_the_work_is_refused(job, render, tmp_path, change, where):
+    text = (TEMPLATES / "prefix_cache_perf.py").read_text(encoding="utf-8") + change
+    with pytest.raises(AISBenchError) as caught:
+        render(_shared(_with_template(job, tmp_path, text)))
+    (problem,) = caught.value.problems
+    assert problem.code == Code.AISBENCH_TEMPLATE_INVALID
+    assert where in problem.where
