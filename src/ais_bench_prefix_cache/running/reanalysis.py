@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, analyze_run, explain_unusable
-from ais_bench_prefix_cache.analysis.image_analysis import analyze_image_run
+from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts
+from ais_bench_prefix_cache.analysis.data_set_analysis import analyze_data_set
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.counters.exposition import decode_exposition
 from ais_bench_prefix_cache.datasets.format.documents import read_document
@@ -51,41 +51,16 @@ def analyze_saved(
             )
         log.info("analyze: %s rows verified; baseline %s, after %s", data_set.rows, looks[0].names, looks[1].names)
         effective = _effective_config(run, data_set.manifest)
-        service, validation = service_from_effective(effective), validation_from_effective(effective)
-        images = not data_set.kind.hits_are_known
-        try:
-            if images:
-                document = analyze_image_run(
-                    previous_analysis=data_set.analysis,
-                    baseline=looks[0],
-                    after=looks[1],
-                    service=service,
-                    status="analyzed",
-                )
-            else:
-                document = analyze_run(
-                    manifest=data_set.manifest,
-                    previous_analysis=data_set.analysis,
-                    baseline=looks[0],
-                    after=looks[1],
-                    service=service,
-                    validation=validation,
-                    status="analyzed",
-                    columns=RequestColumns.from_rows(read_rows(data_set.paths.full)),
-                )
-        except SnapshotError as error:
-            if images:
-                raise
-            for finding in explain_unusable(
-                error,
-                manifest=data_set.manifest,
-                previous_analysis=data_set.analysis,
-                baseline=looks[0],
-                after=looks[1],
-                service=service,
-            ):
-                note(f"finding [{finding.code}] {finding.message}\n    {finding.remedy}")
-            raise
+        theory = data_set.kind.hits_are_known
+        document = analyze_data_set(
+            data_set,
+            RequestColumns.from_rows(read_rows(data_set.paths.full)) if theory else None,
+            *looks,
+            service=service_from_effective(effective),
+            validation=validation_from_effective(effective),
+            status="analyzed",
+            note=note,
+        )
         if run is None:
             document = update_analysis(data_set.paths.analysis, document)
         actual = document["actual"]
