@@ -21,7 +21,7 @@ from ais_bench_prefix_cache.aisbench.config_rendering import (
     python_path_with_this_package,
     render_config,
 )
-from ais_bench_prefix_cache.aisbench.job import AISBenchJob
+from ais_bench_prefix_cache.aisbench.job import AISBenchJob, job_from_scenario
 from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError
@@ -220,6 +220,24 @@ def test_harmless_arguments_pass() -> None:
     harmless = {"--num-warmups": 0, "--max-num-workers": 2, "--debug": True, "--pressure": False}
     assert check_extra_args(harmless) == []
     assert check_extra_args({"--debug": False}) == [], "false leaves an argument out"
+
+
+def test_a_router_stands_in_the_place_of_every_engine(tmp_path: Path, job: AISBenchJob) -> None:
+    """Requests of each rank go to it, without a rank's header, since no URL has several ranks behind it."""
+    router = "http://r:9/v1/completions"
+    scenario = load_scenario(
+        scenario_file(tmp_path, url=["http://a:1", "http://b:2"], service={"dp_size": 2, "router_url": router}),
+        rules="prefixes",
+    )
+    routed = job_from_scenario(
+        scenario,
+        manifest_path=tmp_path / "m.json",
+        rows_path=tmp_path / "r.jsonl",
+        index=job.index,
+        template_path=TEMPLATES / "prefix_cache_perf.py",
+    )
+    assert routed.config["service"]["inference_url"] == [router, router]
+    assert scenario.effective["service"]["inference_url"] == ["http://a:1/v1/completions", "http://b:2/v1/completions"]
 
 
 def _shared(job: AISBenchJob, **changes: Any) -> AISBenchJob:
