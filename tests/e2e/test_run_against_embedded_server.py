@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -102,6 +103,8 @@ def check_what_the_run_left(paths: RunPaths, command_line: CommandLine, *, strea
     assert [row["hit_tokens"] for row in rows] == [row["planned_hit_tokens"] for row in rows]
     assert [len(row["itl_ms"]) for row in rows] == ([2] * 48 if streamed else [0] * 48)
 
+    shutil.rmtree(paths.directory.parent / "aisbench")
+    assert (directory / "aisbench.log").read_text() and list((directory / "aisbench" / "configs").iterdir())
     page = paths.directory / "page.html"
     extra = ("--html", page, "--records", paths.directory / "rows.csv", "--percentiles", "75,99")
     report = json.loads(command_line("report", "--manifest", paths.manifest, "--json", *extra, cwd=page.parent).stdout)

@@ -20,8 +20,8 @@ _DERIVED_FROM_TTFT = "Prefill Token Throughput"
 _NAME_COLUMN = "Performance Parameters"
 
 
-def performance_report(analysis: Mapping[str, Any], *, analysis_path: Path) -> dict[str, Any]:
-    """The figures of the run that ``analysis`` records in ``runtime.aisbench``.
+def performance_report(analysis: Mapping[str, Any], *, analysis_path: Path, kept: Path | None = None) -> dict[str, Any]:
+    """The figures of the run that ``analysis`` records in ``runtime.aisbench``; ``kept`` is the run's own copy of them.
 
     ``{csv, json, metrics: {E2EL: {Stage, Average, Min, …, N}, …}, common: {name: {total: value}}}``, values as AISBench
     wrote them (with their units). What was not measured is absent: TTFT, TPOT and ITL without streaming.
@@ -37,7 +37,7 @@ def performance_report(analysis: Mapping[str, Any], *, analysis_path: Path) -> d
             "records no run of AISBench",
             hint="Send the data set first: ais-bench-prefix-cache run --scenario …",
         )
-    files = _find_files(run, analysis_path)
+    files = _find_files(run, analysis_path, kept)
     metrics = _read_metrics(files.csv)
     common = _read_common(files.json)
     if not run.get("stream", True):
@@ -47,10 +47,10 @@ def performance_report(analysis: Mapping[str, Any], *, analysis_path: Path) -> d
     return {"csv": str(files.csv), "json": str(files.json), "metrics": metrics, "common": common}
 
 
-def _find_files(run: Mapping[str, Any], analysis_path: Path) -> ResultFiles:
-    """The result files where the run left them, or where they are if everything was moved together."""
+def _find_files(run: Mapping[str, Any], analysis_path: Path, kept: Path | None) -> ResultFiles:
+    """The result files that the run kept, else where AISBench left them, or where they were moved with everything."""
     exp_dir = Path(run["exp_dir"])
-    candidates = [exp_dir]
+    candidates = [exp_dir] if kept is None else [kept, exp_dir]
     if run.get("relative_exp_dir"):
         candidates.append((analysis_path.parent / run["relative_exp_dir"]).resolve())
     for candidate in candidates:

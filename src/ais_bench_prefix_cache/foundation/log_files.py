@@ -23,9 +23,13 @@ class _LogFile(logging.FileHandler):
 
 @contextmanager
 def also_logged(path: Path) -> Iterator[logging.Logger]:
-    """What is logged in the block is appended to ``path``, too; nothing reaches the terminal."""
+    """What is logged in the block is appended to ``path``, too; nothing reaches the terminal.
+
+    Afterwards the logger is set as it was: the process may be somebody else's.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     logger = logging.getLogger(LOGGER_NAME)
+    level, propagate = logger.level, logger.propagate
     logger.setLevel(logging.INFO)
     logger.propagate = False
     handler = _LogFile(path, encoding="utf-8")
@@ -35,6 +39,8 @@ def also_logged(path: Path) -> Iterator[logging.Logger]:
         yield logger
     finally:
         logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
         with suppress(OSError):
             handler.close()
 

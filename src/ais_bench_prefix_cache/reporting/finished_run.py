@@ -79,7 +79,7 @@ def read_finished_run(
         performance = {**analysis[PERFORMANCE_KEY], "latency": latency_section(done, percentiles)}
         analysis = {**analysis, PERFORMANCE_KEY: performance}
     try:
-        aisbench = performance_report(analysis, analysis_path=paths.analysis)
+        aisbench = performance_report(analysis, analysis_path=paths.analysis, kept=directory.aisbench)
     except AISBenchError:
         aisbench = None
     return FinishedRun(manifest["run_id"], analysis, config, records, series, aisbench)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
+from shutil import copy2, copytree
 from typing import Any
 
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
@@ -79,6 +81,24 @@ def write_run_files(
                 files.open(directory.metrics(look, port)).write(text.encode())
         files.write_document(directory.analysis, analysis)
         files.commit()
+
+
+def keep_aisbench(directory: RunDirectory, exp_dir: Path, log: Path | None) -> None:
+    """AISBench's results and its log, so that the run is whole when ``aisbench.work_dir`` is cleared.
+
+    A file has a second name, and takes no second place, where the file system can do that. The log is copied: the next
+    run writes to the same file.
+    """
+    copytree(exp_dir, directory.aisbench, copy_function=_second_name)
+    if log is not None:
+        copy2(log, directory.log("aisbench"))
+
+
+def _second_name(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        copy2(source, target)
 
 
 def write_lines(files: FileSet, path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

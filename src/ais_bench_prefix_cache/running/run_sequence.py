@@ -28,7 +28,7 @@ from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, ServiceError
 from ais_bench_prefix_cache.foundation.telling import ProgressBar, warning_line
 from ais_bench_prefix_cache.running.phases import Phases
-from ais_bench_prefix_cache.running.run_files import recorded_run, write_run_files
+from ais_bench_prefix_cache.running.run_files import keep_aisbench, recorded_run, write_run_files
 from ais_bench_prefix_cache.running.sender import AISBenchSender, Sender
 from ais_bench_prefix_cache.running.traffic import FormalTraffic, formal_traffic
 from ais_bench_prefix_cache.running.understanding import UnderstoodServer, understand_server
@@ -46,9 +46,14 @@ class RunOutcome:
     """The complete analysis, as written to ``analysis_path``, what AISBench left, and the run's own directory."""
 
     analysis: dict[str, Any]
-    analysis_path: Path
+    data_set: RunPaths
     aisbench: AISBenchResult
     directory: RunDirectory
+
+    @property
+    def analysis_path(self) -> Path:
+        """The data set's analysis, which is the newest run's."""
+        return self.data_set.analysis
 
 
 def run_benchmark(
@@ -94,6 +99,7 @@ def run_benchmark(
             baseline = _baseline(server)
         with phases.enter("formal"):
             result, sent, load_samples = _send(sender, job, server, bar)
+            keep_aisbench(directory, result.exp_dir, job.log_path)
         with phases.enter("after"):
             after = _after(server, baseline, planned_queries(traffic, sent.requests), phases)
         with phases.enter("analysis"):
@@ -128,7 +134,7 @@ def run_benchmark(
                 baseline=baseline,
                 after=after,
             )
-    return RunOutcome(analysis, data.paths.analysis, result, directory)
+    return RunOutcome(analysis, data.paths, result, directory)
 
 
 @contextmanager

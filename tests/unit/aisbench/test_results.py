@@ -69,6 +69,15 @@ def test_results_that_were_moved_together_are_found(run, tmp_path):
     assert report["csv"] == str(moved / "work" / "20260101_000000" / "performances" / "m" / "d.csv")
 
 
+def test_results_that_the_run_kept_come_first(run, tmp_path):
+    record, path = run
+    kept = tmp_path / "kept"
+    shutil.copytree(record["exp_dir"], kept)
+    shutil.rmtree(record["exp_dir"])
+    report = performance_report({"runtime": {"aisbench": record}}, analysis_path=path, kept=kept)
+    assert report["csv"] == str(kept / "performances" / "m" / "d.csv")
+
+
 @pytest.mark.parametrize("analysis", [{}, {"runtime": None}, {"runtime": {"aisbench": None}}])
 def test_an_analysis_without_a_run(analysis, tmp_path):
     with pytest.raises(ArtifactError) as caught:

@@ -49,7 +49,7 @@ class ObservedModel(BaseAPIModel):  # type: ignore[misc]
         self.ranks_per_url = ranks_per_url
         self.url = self.inference_urls[0]
         # AISBench's own kind of dict takes its time to copy, which it is for every request.
-        self.generation_kwargs: dict[str, Any] = dict(self.generation_kwargs)
+        self.generation_kwargs: dict[str, Any] = dict(self.generation_kwargs or {})
         self._proxies = {url: proxy_of(url) for url in self.inference_urls}
         self._observation: RequestObservation | None = None
         self._stream_is_done = False

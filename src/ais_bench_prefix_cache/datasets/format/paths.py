@@ -189,6 +189,11 @@ class RunDirectory:
         """One JSON line a request."""
         return self.path / "requests.jsonl"
 
+    @property
+    def aisbench(self) -> Path:
+        """Everything that AISBench wrote."""
+        return self.path / "aisbench"
+
     def log(self, command: str) -> Path:
         """The log file of one command."""
         return self.path / f"{command}.log"
