@@ -93,6 +93,7 @@ def fault_proxy(target: str) -> Iterator[FaultProxy]:
                 self.send_response(action.status, action.reason)
                 for name, value in action.headers:
                     self.send_header(name, value)
+                self.send_header("connection", "close")
                 self.send_header("content-type", action.content_type)
                 self.send_header("content-length", str(len(content)))
                 self.end_headers()

@@ -55,7 +55,7 @@ def said(spelling: str) -> str:
     """As a server would say it; what is a part of a longer text comes whole."""
     if spelling == "base64 of header":
         return base64.b64encode(f"Authorization: Bearer {KEY}".encode()).decode()
-    return SPELLINGS[spelling]
+    return base64.b32encode(KEY.encode()).decode() if spelling == "base32" else SPELLINGS[spelling]
 
 
 def stream(*events: object) -> Answer:
@@ -154,7 +154,7 @@ def prepared(
             url=proxy.url,
             requests={"count": len(CASES), "input_length": {"mode": "fixed", "value": 64}},
             prefix_cache={"mode": "warmup", "target_hit_rate": 0.5, "groups": {"count": 1}},
-            service={"model": "tiny", "api_key": KEY, "timeout_seconds": 20},
+            service={"model": "tiny", "api_key": KEY, "timeout_seconds": 20, "dp_size": 1},
             aisbench={"work_dir": "./aisbench", "model": {"batch_size": 8, "retry": 0}},
         )
         prepare_words(scenario)
@@ -178,7 +178,7 @@ def test_while_aisbench_sends(prepared: tuple[Path, FaultProxy, str]) -> None:
     judge = Judge(scenario)
     code, errors = judge.run()
     assert code == 4, errors
-    assert sum(seen.formal for seen in proxy.seen) == len(CASES)
+    assert sum(seen.formal for seen in proxy.seen) == len(CASES), errors
     failed = [content for where, content in judge.seen.items() if where.endswith("_failed.jsonl")]
     assert failed
     assert b"***" in failed[0]

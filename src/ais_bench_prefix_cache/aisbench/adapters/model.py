@@ -30,6 +30,7 @@ from ais_bench_prefix_cache.foundation.quoting import quoted_words, without_secr
 _ERROR_CHARACTERS = 600
 _ERROR_BODY_BYTES = 64 * 1024
 _AISBENCH_WORDING = re.compile(r"^After \d+ retries, request failed with exception: (AnswerError: )?")
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _BYTES_A_TOKEN = 64 * 1024
 """No part of an answer with one token is larger; a server that goes on and on is stopped by it."""
 
@@ -254,7 +255,7 @@ def _clean(output: Any) -> None:
     An error loses AISBench's wording around it, too.
     """
     if not output.success:
-        error = _AISBENCH_WORDING.sub("", str(output.error_info or ""))
+        error = _AISBENCH_WORDING.sub("", _COLOURS.sub("", str(output.error_info or "")))
         output.error_info = quoted_words(error, _key(), _ERROR_CHARACTERS)
     for name in ("content", "reasoning_content"):
         words = getattr(output, name)
