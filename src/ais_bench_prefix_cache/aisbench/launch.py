@@ -103,7 +103,8 @@ def run_aisbench(job: AISBenchJob) -> AISBenchResult:
                     environment=environment,
                     log=job.log_path,
                     # The log is read when the secret must be gone and the results lie where they stay.
-                    replacements={**({job.api_key: "***"} if job.api_key else {}), str(staging): str(job.work_dir)},
+                    replacements={str(staging): str(job.work_dir)},
+                    secret=job.api_key,
                 )
                 clean_up.callback(family.end)
             try:

@@ -28,13 +28,13 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.datasets.format.paths import RunPaths
     from ais_bench_prefix_cache.datasets.format.writing import write_document
     from ais_bench_prefix_cache.datasets.text.kind import plan_warnings
+    from ais_bench_prefix_cache.datasets.text.sizes import plan_if_it_fits
     from ais_bench_prefix_cache.foundation.log_files import run_log
-    from ais_bench_prefix_cache.planning.planner import plan_scenario
     from ais_bench_prefix_cache.planning.summary import inspect_summary
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
     scenario = load_scenario(arguments.scenario, settings=arguments.settings)
-    plan = plan_scenario(scenario)
+    plan = plan_if_it_fits(scenario)
     summary = inspect_summary(scenario, plan)
     warnings = plan_warnings(scenario, plan)
     summary["warnings"] = warnings
