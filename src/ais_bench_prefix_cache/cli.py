@@ -163,4 +163,6 @@ def _execute(arguments: argparse.Namespace) -> int:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    from ais_bench_prefix_cache.foundation.quoting import printable
+
+    print(printable(line), file=sys.stderr, flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import codecs
 import html
+import json
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -15,6 +16,7 @@ _STEERING = re.compile(
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 """Control characters but for white space, zero-width and bidirectional ones, halves of surrogate pairs, tags."""
+_ODD_BREAKS = re.compile("[\r\v\f\x85\u2028\u2029]")
 _SHORTEST_ENCODED = 4
 """Of a base64 text fewer characters than this belong to nobody in particular."""
 _SHORTEST_UNLIKE_WORDS = 8
@@ -24,6 +26,20 @@ _SHORTEST_UNLIKE_WORDS = 8
 def plain(text: str) -> str:
     """``text`` in one line: white space of any kind is one space, what steers a terminal is left out."""
     return " ".join(_STEERING.sub("", text).split())
+
+
+def printable(text: str) -> str:
+    """``text`` for a terminal: its own lines, without what steers one or breaks lines where nobody expects it."""
+    return _STEERING.sub("", _ODD_BREAKS.sub(" ", text))
+
+
+def printable_json(text: str) -> str:
+    """JSON that means the same, with escapes for what :func:`printable` leaves out."""
+    return _ODD_BREAKS.sub(_escape, _STEERING.sub(_escape, text))
+
+
+def _escape(match: re.Match[str]) -> str:
+    return json.dumps(match[0])[1:-1]
 
 
 def without_secret(text: str, secret: str) -> str:

@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ais_bench_prefix_cache.foundation.quoting import plain, quoted_words, without_secret
+from ais_bench_prefix_cache.foundation.quoting import (
+    plain,
+    printable,
+    printable_json,
+    quoted_words,
+    without_secret,
+)
 
 keys = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=8, max_size=64)
 
@@ -88,3 +94,15 @@ def test_base32_hides_a_key() -> None:
 
 def test_without_a_secret_nothing_is_replaced() -> None:
     assert without_secret("sk-1", "") == "sk-1"
+
+
+def test_lines_for_a_terminal() -> None:
+    assert printable("one\n  two\x1b[31m\u202e\u2028three\r\x9bfour\ttab") == "one\n  two[31m three four\ttab"
+
+
+def test_json_for_a_terminal_means_the_same() -> None:
+    value = {"k\x9b\u202e": ["\u2028\x7f\x1b \U000e0041", "你好"]}
+    text = printable_json(json.dumps(value, ensure_ascii=False))
+    assert json.loads(text) == value
+    assert printable(text) == text
+    assert "你好" in text
