@@ -1,0 +1,40 @@
+"""What killed commands left beside a data set's directory: nobody's files, which the next command clears away."""
+
+from __future__ import annotations
+
+from shutil import rmtree
+
+from ais_bench_prefix_cache.datasets.format.manifest_search import stamped_directories
+from ais_bench_prefix_cache.datasets.format.paths import RunPaths, split_timestamp
+from ais_bench_prefix_cache.datasets.format.writing import PARTIAL_SUFFIX, claimed
+from ais_bench_prefix_cache.scenario.model import Scenario
+
+
+def clear_leftovers(scenario: Scenario) -> list[str]:
+    """Remove what killed ``prepare`` commands of this Scenario left beside ``run.output_dir``; says what, in notes.
+
+    That are directories with data files, whole or partial, and no manifest, which is always written last, in which no
+    process is at work. A directory that holds anything else stays.
+    """
+    notes = []
+    for directory in stamped_directories(scenario.run.output_dir):
+        paths = RunPaths(directory, f"{scenario.run.run_id}_{split_timestamp(directory.name)[2]}")
+        if _is_leftover(paths):
+            with claimed(paths.result_dir) as mine:
+                if mine and _is_leftover(paths):
+                    rmtree(directory)
+                    notes.append(f"removed {directory}, which a killed command left without a manifest")
+    return notes
+
+
+def _is_leftover(paths: RunPaths) -> bool:
+    if paths.manifest.exists() or not paths.result_dir.is_dir() or paths.result_dir.is_symlink():
+        return False
+    if {entry.name for entry in paths.directory.iterdir()} - {"log", "result"}:
+        return False
+    written = [entry.name for entry in paths.result_dir.iterdir()]
+    ours = (f"{paths.run_id}.", f".{paths.run_id}.")
+    whole_or_partial = all(
+        name.startswith(ours) and (not name.startswith(".") or name.endswith(PARTIAL_SUFFIX)) for name in written
+    )
+    return bool(written) and whole_or_partial
