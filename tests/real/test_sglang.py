@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
 from tests.doubles.radix_requests import run_alone
-from tests.real.conftest import Judged, JudgedServer, SharedServer, Texts
+from tests.real.conftest import TWO_SGLANG_RANKS, Judged, JudgedServer, Texts
 from tests.real.real_sglang import real_sglang
 
 from ais_bench_prefix_cache.kvcache.radix_cache import RadixCache
@@ -25,28 +25,45 @@ pytestmark = [pytest.mark.real, pytest.mark.sglang, pytest.mark.timeout(1800)]
 RESET = "/flush_cache"
 
 
+class Kind(NamedTuple):
+    page_size: int
+    chunk_size: int
+    cache_tokens: int
+    ranks: int = 1
+
+
+KINDS = {
+    # The caches are large enough for a run of 40 requests, and too small for the requests with evictions.
+    "page-1": Kind(1, 4096, cache_tokens=6144),
+    "page-16": Kind(16, 256, cache_tokens=6144),
+    TWO_SGLANG_RANKS: Kind(16, 4096, cache_tokens=65536, ranks=2),
+}
+
+
 @pytest.fixture(scope="module")
-def sglang(
-    tmp_path_factory: pytest.TempPathFactory, shared_server: SharedServer, tiny_model: Path
-) -> Iterator[Callable[..., JudgedServer]]:
-    """Starts a server; those of a test before that are not wanted any more are stopped."""
-    shared_server.stop()
-    running: dict[Any, tuple[ExitStack, JudgedServer]] = {}
+def sglang(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Callable[[str], JudgedServer]]:
+    """The server of a kind, started when it is first wanted, for all tests of this process."""
+    running: dict[str, JudgedServer] = {}
+    with ExitStack() as stack:
 
-    def start(*, keep: tuple[str, ...] = (), name: str, page_size: int = 1, **options: Any) -> JudgedServer:
-        for other in [key for key in running if key not in (name, *keep)]:
-            running.pop(other)[0].close()
-        if name not in running:
-            stack = ExitStack()
-            log = tmp_path_factory.mktemp("sglang") / "server.log"
-            real = stack.enter_context(real_sglang(tiny_model, log, page_size=page_size, **options))
-            ranks = options.get("ranks", 1)
-            running[name] = stack, JudgedServer(real, tiny_model, ranks, page_size, reset_path=RESET)
-        return running[name][1]
+        def serve(name: str) -> JudgedServer:
+            if name not in running:
+                kind = KINDS[name]
+                log = tmp_path_factory.mktemp("sglang") / "server.log"
+                real = stack.enter_context(
+                    real_sglang(
+                        tiny_model,
+                        log,
+                        page_size=kind.page_size,
+                        ranks=kind.ranks,
+                        max_tokens=kind.cache_tokens,
+                        options=("--skip-server-warmup", "--chunked-prefill-size", str(kind.chunk_size)),
+                    )
+                )
+                running[name] = JudgedServer(real, tiny_model, kind.ranks, kind.page_size, reset_path=RESET)
+            return running[name]
 
-    yield start
-    for stack, _ in running.values():
-        stack.close()
+        yield serve
 
 
 def counter(text: str, name: str, **labels: str) -> int:
@@ -90,20 +107,56 @@ def assert_exact(judged: Judged) -> None:
     assert judged.requests_seen == judged.requests_planned
 
 
-@pytest.mark.parametrize(("page", "chunk", "seed"), [(1, 4096, 1), (16, 256, 2)])
+def test_a_server_just_started_is_understood_and_a_warmup_run_is_exact(
+    sglang: Callable[[str], JudgedServer], scenario_for: Callable[..., Path], judge: Callable[..., Judged]
+) -> None:
+    server = sglang("page-1")
+    assert "sglang:prompt_tokens_total" not in server.real.metrics()
+    assert_exact(judge(scenario_for(server), by_port))
+
+
+@pytest.mark.parametrize("batch_size", [1, 8, 32])
+def test_cold_lanes_wait_until_their_predecessor_is_in_the_tree(
+    sglang: Callable[[str], JudgedServer],
+    scenario_for: Callable[..., Path],
+    judge: Callable[..., Judged],
+    batch_size: int,
+) -> None:
+    """A prompt is in the tree before its first token leaves the server, which is when the lane goes on."""
+    server = sglang("page-1")
+    scenario = scenario_for(server, prefix_cache={"mode": "cold"}, aisbench={"model": {"batch_size": batch_size}})
+    assert_exact(judge(scenario, by_port))
+
+
+def test_two_ports_are_two_ranks(
+    sglang: Callable[[str], JudgedServer], scenario_for: Callable[..., Path], judge: Callable[..., Judged]
+) -> None:
+    first = sglang("page-1")
+    second = sglang("page-16")
+    urls = [server.real.url for server in (first, second)]
+    scenario = scenario_for(
+        first,
+        tokenizer={"block_size": 16},
+        prefix_cache={"mode": "cold"},
+        service={
+            "inference_url": [f"{url}/v1/completions" for url in urls],
+            "metrics_url": [f"{url}/metrics" for url in urls],
+            "reset_url": [url + RESET for url in urls],
+            "dp_size": 2,
+        },
+    )
+    assert_exact(judge(scenario, by_port))
+
+
+@pytest.mark.parametrize(("name", "seed"), [("page-1", 1), ("page-16", 2)])
 def test_hits_with_evictions_are_those_of_the_cache_model(
-    sglang: Callable[..., JudgedServer], page: int, chunk: int, seed: int
+    sglang: Callable[[str], JudgedServer], name: str, seed: int
 ) -> None:
     """550 requests one at a time: prefixes, repeats and continuations of what was sent and answered before."""
-    pages = 3008 // page
-    server = sglang(
-        name=f"small-{page}",
-        page_size=page,
-        max_tokens=pages * page,
-        options=("--chunked-prefill-size", str(chunk)),
-    )
+    server, kind = sglang(name), KINDS[name]
     random_numbers = random.Random(seed)
-    small, unbounded = RadixCache(page, pages), RadixCache(page)
+    small = RadixCache(kind.page_size, kind.cache_tokens // kind.page_size)
+    unbounded = RadixCache(kind.page_size)
     past: list[list[int]] = []
     differing, telling = [], 0
     with httpx.Client(base_url=server.real.url, timeout=60, trust_env=False) as client:
@@ -116,10 +169,10 @@ def test_hits_with_evictions_are_those_of_the_cache_model(
             else:
                 prompt, more = [], random_numbers.randint(1, 700)
             prompt = [*prompt, *(random_numbers.randrange(1000, 9000) for _ in range(more))][:1500]
-            sampling = {"max_new_tokens": random_numbers.choice([1, 1, 2, 3, 8, 17, 40]), "ignore_eos": True}
+            sampling = {"max_new_tokens": random_numbers.choice([1, 1, 1, 2, 3, 8, 18]), "ignore_eos": True}
             answer = client.post("/generate", json={"input_ids": prompt, "sampling_params": sampling}).json()
             seen, output = answer["meta_info"]["cached_tokens"], answer["output_ids"]
-            if run_alone(small, prompt, output, chunk=chunk) != seen:
+            if run_alone(small, prompt, output, chunk=kind.chunk_size) != seen:
                 differing.append(number)
             telling += run_alone(unbounded, prompt, output) != seen
             past.append(prompt + output)
@@ -128,51 +181,16 @@ def test_hits_with_evictions_are_those_of_the_cache_model(
     assert telling > 30, "evictions must have mattered"
 
 
-def test_a_server_just_started_is_understood_and_a_warmup_run_is_exact(
-    sglang: Callable[..., JudgedServer], scenario_for: Callable[..., Path], judge: Callable[..., Judged]
-) -> None:
-    server = sglang(name="one", options=("--skip-server-warmup",))
-    assert "sglang:prompt_tokens_total" not in server.real.metrics()
-    assert_exact(judge(scenario_for(server), by_port))
-
-
-@pytest.mark.parametrize("batch_size", [1, 8, 32])
-def test_cold_lanes_wait_until_their_predecessor_is_in_the_tree(
-    sglang: Callable[..., JudgedServer],
-    scenario_for: Callable[..., Path],
-    judge: Callable[..., Judged],
-    batch_size: int,
-) -> None:
-    """A prompt is in the tree before its first token leaves the server, which is when the lane goes on."""
-    server = sglang(name="one", options=("--skip-server-warmup",))
-    scenario = scenario_for(server, prefix_cache={"mode": "cold"}, aisbench={"model": {"batch_size": batch_size}})
-    assert_exact(judge(scenario, by_port))
-
-
-def test_two_ports_are_two_ranks(
-    sglang: Callable[..., JudgedServer], scenario_for: Callable[..., Path], judge: Callable[..., Judged]
-) -> None:
-    first = sglang(name="one", options=("--skip-server-warmup",))
-    second = sglang(name="two", keep=("one",))
-    urls = [server.real.url for server in (first, second)]
-    scenario = scenario_for(
-        first,
-        prefix_cache={"mode": "cold"},
-        service={
-            "inference_url": [f"{url}/v1/completions" for url in urls],
-            "metrics_url": [f"{url}/metrics" for url in urls],
-            "reset_url": [url + RESET for url in urls],
-            "dp_size": 2,
-        },
-    )
-    assert_exact(judge(scenario, by_port))
-
-
+@pytest.mark.parametrize("kind", [TWO_SGLANG_RANKS])
 @pytest.mark.parametrize("mode", ["warmup", "cold"])
 def test_two_ranks_behind_one_port_are_told_apart(
-    sglang: Callable[..., JudgedServer], scenario_for: Callable[..., Path], judge: Callable[..., Judged], mode: str
+    sglang: Callable[[str], JudgedServer],
+    scenario_for: Callable[..., Path],
+    judge: Callable[..., Judged],
+    mode: str,
+    kind: str,
 ) -> None:
-    server = sglang(name="ranks", page_size=16, ranks=2)
+    server = sglang(kind)
     judged = judge(scenario_for(server, prefix_cache={"mode": mode}), by_rank)
     assert_exact(judged)
     before, after = (
@@ -230,10 +248,11 @@ def answers_of(url: str) -> list[Any]:
     return seen
 
 
+@pytest.mark.parametrize("kind", [TWO_SGLANG_RANKS])
 def test_the_embedded_server_answers_and_counts_as_the_real_one(
-    sglang: Callable[..., JudgedServer], tiny_model: Path
+    sglang: Callable[[str], JudgedServer], tiny_model: Path, kind: str
 ) -> None:
-    server = sglang(name="ranks", page_size=16, ranks=2)
+    server = sglang(kind)
     configuration = ServerConfiguration(
         tokenizer=tiny_model,
         engine="sglang",

@@ -262,7 +262,13 @@ def _prediction(
     capacity = sizes.pop() if len(sizes) == 1 else None
     if service.kv_cache_blocks is not None:
         capacity = service.kv_cache_blocks * planned.block_size
-    if capacity is None or any(config.block_size != planned.block_size for config in configs):
+    told = {config.block_size for config in configs} or {planned.block_size}
+    block_size = told.pop() if len(told) == 1 else None
+    if capacity is None or not block_size:
+        return None
+    # A page of SGLang's may be a part of our block: what is shared ends at a page all the same.
+    whole_pages = snapshot.family == "sglang" and planned.block_size % block_size == 0
+    if planned.block_size != block_size and not whole_pages:
         return None
     warmup = [
         PlannedRequest(
@@ -271,7 +277,12 @@ def _prediction(
         for entry in manifest.get("warmup", {}).get("plan", ())
     ]
     return predict_hits(
-        columns, block_size=planned.block_size, capacity_tokens=capacity, dp_size=planned.dp_size, warmup=warmup
+        columns,
+        block_size=block_size,
+        capacity_tokens=capacity,
+        dp_size=planned.dp_size,
+        engine=snapshot.family,
+        warmup=warmup,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a cache of a known size hits: the data set's plan replayed through ``kvcache``'s block pool.
+"""What a cache of a known size hits: the data set's plan replayed through ``kvcache``'s caches.
 
 Requests are replayed one after another, so with many in flight at once the real cache evicts a little earlier.
 """
@@ -11,7 +11,7 @@ from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.analysis.run_facts import CachePrediction
 from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, send_planned
 from ais_bench_prefix_cache.foundation.names import NO_RANK
-from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay
+from ais_bench_prefix_cache.kvcache.radix_replay import replay_of
 
 MOST_BLOCKS = 5_000_000
 """A data set of more blocks is not replayed: it would take longer than it tells."""
@@ -23,17 +23,19 @@ def predict_hits(
     block_size: int,
     capacity_tokens: int,
     dp_size: int,
+    engine: str = "vllm",
     warmup: Sequence[PlannedRequest] = (),
 ) -> CachePrediction | None:
-    """The hits of the formal requests on caches of ``capacity_tokens`` for each rank, one block of which is never used.
+    """The hits of the formal requests on caches of ``capacity_tokens`` for each rank, by the rules of ``engine``.
 
-    ``warmup`` is sent before them.
+    ``block_size`` is the server's (SGLang: its page); vLLM never uses one of the blocks. ``warmup`` is sent before
+    the formal requests.
 
     None where nothing can be said: the ranks of requests are not planned (warm-up mode on several ranks), the columns
     lack lengths, a request does not fit, the data set is too large to replay; or where everything fits, so that nothing
     is evicted.
     """
-    usable = capacity_tokens // block_size - 1
+    usable = capacity_tokens // block_size - (engine != "sglang")
     if len(columns.shared_prefix_tokens) != len(columns) or (dp_size > 1 and NO_RANK in columns.dp_ranks):
         return None
     requests = [*warmup, *_requests(columns)]
@@ -46,7 +48,7 @@ def predict_hits(
     if max(blocks) <= usable or sum(blocks) > MOST_BLOCKS:
         return None
 
-    replay = TraceReplay(block_size=block_size, num_blocks=usable, ranks=dp_size)
+    replay = replay_of(engine)(block_size=block_size, num_blocks=usable, ranks=dp_size)
     for request in requests:
         send_planned(replay, request)
     return CachePrediction(capacity_tokens, sum(totals.hits for totals in replay.totals), sum(replay.evictions))

@@ -146,8 +146,11 @@ def _tokenizer(
     from ais_bench_prefix_cache.scenario.model import TokenizerConfig
 
     if arguments.tokenizer is not None:
-        block_size = data_set.manifest["effective_config"]["tokenizer"]["block_size"]
-        return TokenizerConfig(arguments.tokenizer, block_size, None, arguments.trust_remote_code), "--tokenizer"
+        recorded = data_set.manifest["effective_config"]["tokenizer"]
+        special = recorded.get("add_special_tokens", "auto")
+        return TokenizerConfig(
+            arguments.tokenizer, recorded["block_size"], None, arguments.trust_remote_code, special
+        ), "--tokenizer"
     if scenario is None:
         raise ArtifactError.of(
             Code.TOKENIZER_NEEDED,

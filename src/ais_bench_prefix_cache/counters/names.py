@@ -63,6 +63,7 @@ GAUGES: Mapping[ServerFamily, Mapping[str, str]] = {
         "hit_rate": "cache_hit_rate",
         "page_size": "page_size",
         "capacity_tokens": "max_total_num_tokens",
+        "context_tokens": "context_len",
     },
     "lmdeploy": {},
 }

@@ -59,7 +59,8 @@ class Series(NamedTuple):
 class CacheConfig:
     """What an engine tells about its cache (vLLM: ``cache_config_info``); None is what it does not tell.
 
-    ``kv_cache_size_tokens`` is per engine, ``num_gpu_blocks`` the sum over the engines of a server.
+    ``kv_cache_size_tokens`` is per engine, ``num_gpu_blocks`` the sum over the engines of a server, ``context_tokens``
+    the longest request with its answer.
     """
 
     block_size: int | None = None
@@ -69,6 +70,7 @@ class CacheConfig:
     sliding_window: int | None = None
     mamba_block_size: int | None = None
     hit_alignment_tokens: int | None = None
+    context_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -515,7 +517,7 @@ class _TextReader:
             running=None if running is None else int(running),
             waiting=None if waiting is None else int(waiting),
             asleep=_asleep(gauges.get("sleep", ())),
-            config=_config(gauges.get("config", ()), values.get("page_size"), values.get("capacity_tokens")),
+            config=_config(gauges.get("config", ()), values),
         )
 
     def _external(self, queries: Sequence[Sample], hits: Sequence[Sample]) -> dict[str, Sequence[Sample]]:
@@ -658,14 +660,20 @@ def _asleep(samples: Sequence[Sample]) -> bool | None:
     return None if "awake" not in states else states["awake"] == 0
 
 
-def _config(told: Sequence[Sample], page_size: float | None, capacity: float | None) -> CacheConfig | None:
+def _config(told: Sequence[Sample], gauges: Mapping[str, float | None]) -> CacheConfig | None:
     if told:
         return _cache_config(told[0].labels)
-    if page_size is None and capacity is None:
-        return None
-    return CacheConfig(
-        block_size=int(page_size) if page_size else None, kv_cache_size_tokens=int(capacity) if capacity else None
+
+    def size(gauge: str) -> int | None:
+        value = gauges.get(gauge)
+        return int(value) if value else None
+
+    config = CacheConfig(
+        block_size=size("page_size"),
+        kv_cache_size_tokens=size("capacity_tokens"),
+        context_tokens=size("context_tokens"),
     )
+    return None if config == CacheConfig() else config
 
 
 def _model(sample: Sample) -> str:

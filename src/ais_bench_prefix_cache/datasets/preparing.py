@@ -20,6 +20,7 @@ from ais_bench_prefix_cache.datasets.format.writing import claimed
 from ais_bench_prefix_cache.datasets.kinds import kind_named
 from ais_bench_prefix_cache.exact_text.corpus import load_corpus
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
+from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem, ScenarioError
 from ais_bench_prefix_cache.foundation.log_files import run_log
 from ais_bench_prefix_cache.foundation.telling import Note, ProgressBar, no_bar, no_note, warning_line
@@ -90,13 +91,28 @@ def prepare_data_set(
         origin = scenario_origin(scenario, paths, sources.corpus.sha256, identity, kind.tokenizer_keys)
         with bar("Generate prompts", content.count) as show:
             manifest, analysis = write_data_set(kind, paths, content, origin, replace=replace, show=show)
-        for warning in analysis["warnings"]:
+        warnings = [*_tokenizer_warnings(sources.tokenizer), *analysis["warnings"]]
+        for warning in warnings:
             log.warning("%s %s", warning["code"], warning["message"])
             note(warning_line(warning))
         log.info("%d requests, wrote %s", content.count, paths.manifest)
     files = {"manifest": paths.manifest, "analysis": paths.analysis, "log": paths.log("prepare")}
     report = {**kind.report(paths, manifest), **{key: str(file) for key, file in files.items()}}
-    return PreparedDataSet(paths, manifest, analysis["warnings"], report)
+    return PreparedDataSet(paths, manifest, warnings, report)
+
+
+def _tokenizer_warnings(tokenizer: PromptTokenizer) -> list[dict[str, Any]]:
+    """That special tokens are asked for and not added: no part of the analysis, which the plan alone determines."""
+    if not (ignored := tokenizer.ignored_settings):
+        return []
+    return [
+        {
+            "code": Code.SPECIAL_TOKENS_IGNORED.value,
+            "message": f"tokenizer_config.json sets {' and '.join(ignored)}, which the installed transformers does not "
+            "follow, so the prompts are made without; some servers follow it (SGLang, vLLM with transformers 4). If "
+            "yours does, set tokenizer.add_special_tokens to true and prepare again; `run` compares before it sends",
+        }
+    ]
 
 
 def _load_sources(

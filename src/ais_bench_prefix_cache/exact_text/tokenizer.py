@@ -3,6 +3,10 @@
 vLLM encodes the text of a completion request with the tokenizer that ``AutoTokenizer`` loads and
 ``add_special_tokens=True``. :class:`PromptTokenizer` does the same; its batch path goes straight to the Rust backend
 where that is known to give the same ids.
+
+Which special tokens that adds is told by the post-processor of ``tokenizer.json`` and, up to transformers 4, by
+``add_bos_token`` and ``add_eos_token`` of ``tokenizer_config.json``; transformers 5 ignores these, and SGLang obeys
+them all the same. So a Scenario may say what its server does.
 """
 
 from __future__ import annotations
@@ -54,12 +58,16 @@ class PromptTokenizer:
 
     ``prefix_ids`` and ``suffix_ids`` are the special tokens that encoding adds before and after every text (BOS, EOS).
     ``backend`` is the Rust tokenizer, or None where ids come from Python code that the backend cannot stand for.
+    ``ignored_settings`` are keys of ``tokenizer_config.json`` that ask for special tokens which encoding does not add.
     """
 
-    def __init__(self, tokenizer: Any, *, path: str, revision: str | None = None) -> None:
+    def __init__(
+        self, tokenizer: Any, *, path: str, revision: str | None = None, ignored_settings: Sequence[str] = ()
+    ) -> None:
         self._tokenizer = tokenizer
         self._path = path
         self._revision = revision
+        self.ignored_settings = tuple(ignored_settings)
         self.backend: Any | None = _trusted_backend(tokenizer)
         self.prefix_ids, self.suffix_ids = self._added_special_ids()
 
@@ -225,11 +233,81 @@ def load_tokenizer(config: TokenizerConfig) -> PromptTokenizer:
             config, Code.TOKENIZER_RANDOM, "uses BPE dropout, so the same text is encoded differently each time", None
         )
     try:
-        return PromptTokenizer(tokenizer, path=config.path, revision=config.revision)
+        ignored = _settle_special_tokens(tokenizer, config)
+        return PromptTokenizer(tokenizer, path=config.path, revision=config.revision, ignored_settings=ignored)
     except GenerationError:
         raise
     except Exception as error:  # A custom tokenizer's own code may fail in any way.
         raise _load_error(config, Code.TOKENIZER_NOT_USABLE, "cannot encode text", error) from error
+
+
+def _settle_special_tokens(tokenizer: Any, config: TokenizerConfig) -> list[str]:
+    """Let ``tokenizer`` add what ``add_special_tokens`` says; the settings that are not followed all the same.
+
+    Raises:
+        GenerationError: it is written in Python, or has no BOS token to add.
+    """
+    plain, whole = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
+    settings = _settings(config)
+    wanted = {
+        key: token_id
+        for key, token_id in (("add_bos_token", tokenizer.bos_token_id), ("add_eos_token", tokenizer.eos_token_id))
+        if settings.get(key) is True and token_id is not None
+    }
+    if config.add_special_tokens == "auto":
+        return [key for key, token_id in wanted.items() if token_id not in (whole[:1] if "bos" in key else whole[-1:])]
+    if config.add_special_tokens:
+        if settings.get("add_bos_token") is not False:
+            wanted["add_bos_token"] = tokenizer.bos_token_id
+        if None in wanted.values():
+            raise _load_error(
+                config,
+                Code.TOKENIZER_SPECIAL_TOKENS,
+                "has no BOS token to add",
+                None,
+                hint="Leave tokenizer.add_special_tokens out, or set it to false.",
+            )
+    else:
+        wanted = {}
+    before, after = ([wanted[key]] if key in wanted else [] for key in ("add_bos_token", "add_eos_token"))
+    if list(whole) == [*before, *plain, *after]:
+        return []
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise _load_error(
+            config,
+            Code.TOKENIZER_SPECIAL_TOKENS,
+            "is written in Python, which cannot be told what special tokens to add",
+            None,
+            hint="Leave tokenizer.add_special_tokens out.",
+        )
+    from tokenizers.processors import TemplateProcessing  # comes with transformers
+
+    backend.post_processor = TemplateProcessing(
+        single=[*("BOS" for _ in before), "$A", *("EOS" for _ in after)],
+        special_tokens=[
+            {"id": name, "ids": ids, "tokens": [tokenizer.convert_ids_to_tokens(ids[0])]}
+            for name, ids in (("BOS", before), ("EOS", after))
+            if ids
+        ],
+    )
+    return []
+
+
+def _settings(config: TokenizerConfig) -> dict[str, Any]:
+    """``tokenizer_config.json``, of a directory or of the hub's files that loading left here; empty without one."""
+    name = "tokenizer_config.json"
+    if Path(config.path).is_dir():
+        file: Any = Path(config.path) / name
+    else:
+        from huggingface_hub import try_to_load_from_cache  # comes with transformers
+
+        file = try_to_load_from_cache(config.path, name, revision=config.revision)
+    try:
+        settings = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, TypeError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def _trusted_backend(tokenizer: Any) -> Any | None:

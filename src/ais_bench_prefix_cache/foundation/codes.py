@@ -122,6 +122,10 @@ class Code(str, Enum):
     SIGNATURE_INVALID = "SIGNATURE_INVALID", "A signature was not made of this manifest with this key."
     KEY_UNUSABLE = "KEY_UNUSABLE", "A file cannot be the key of a signature."
     NOT_PROVEN = "NOT_PROVEN", "Something could not be proven, because what it takes was not given."
+    SPECIAL_TOKENS_IGNORED = (
+        "SPECIAL_TOKENS_IGNORED",
+        "The tokenizer's configuration asks for special tokens that the installed transformers does not add.",
+    )
     TOKENIZER_CHANGED = "TOKENIZER_CHANGED", "The tokenizer is not the one with which the data set was made."
     PROMPTS_NOT_EXACT = "PROMPTS_NOT_EXACT", "No text keeps the tokens of its words, so no length can be promised."
     LENGTH_NOT_REACHABLE = "LENGTH_NOT_REACHABLE", "No words add up to exactly the wanted number of tokens."

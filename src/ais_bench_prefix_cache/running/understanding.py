@@ -73,7 +73,7 @@ def understand_server(client: ServiceClient, traffic: FormalTraffic, tokenizer: 
         if traffic.columns is None and len(told) == 1:
             # The data set has no blocks: probes go by the block size that the server tells.
             workload = replace(workload, block_size=told.pop())
-        answer = check_engines(client, workload, engines)
+        answer = check_engines(client, workload, engines, read[0].family)
         answer.notes += [note for text in read for note in text.notes]
         return answer
 

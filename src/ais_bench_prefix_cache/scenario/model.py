@@ -85,12 +85,17 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class TokenizerConfig:
-    """``path`` is an absolute directory where one exists, otherwise the model name as the user wrote it."""
+    """``path`` is an absolute directory where one exists, otherwise the model name as the user wrote it.
+
+    ``add_special_tokens``: around every prompt those that this transformers adds (``auto``), those that the tokenizer's
+    own configuration asks for (True), or none (False).
+    """
 
     path: str
     block_size: int
     revision: str | None
     trust_remote_code: bool
+    add_special_tokens: bool | Literal["auto"] = "auto"
 
 
 @dataclass(frozen=True)

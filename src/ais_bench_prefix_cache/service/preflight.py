@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ais_bench_prefix_cache.counters.names import ServerFamily
 from ais_bench_prefix_cache.counters.reader import CacheConfig
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError, Problem, ServiceError
@@ -116,7 +117,9 @@ def _image_problem(where: str, images: int, problem: Problem) -> Problem:
     )
 
 
-def check_engines(client: ServiceClient, workload: Workload, engines: Mapping[EngineId, CacheConfig]) -> Preflight:
+def check_engines(
+    client: ServiceClient, workload: Workload, engines: Mapping[EngineId, CacheConfig], family: ServerFamily = "vllm"
+) -> Preflight:
     """The engines behind ``/metrics`` (at least one): their number, block size, whether they cache, and their capacity.
 
     Raises ServiceError with all problems.
@@ -150,7 +153,7 @@ def check_engines(client: ServiceClient, workload: Workload, engines: Mapping[En
         else:
             result.notes.append(f"{where} {text}; the probes will tell whether the others exist")
     for engine, facts in sorted(engines.items()):
-        problems.extend(_engine_problems(where, engine, facts, workload))
+        problems.extend(_engine_problems(where, engine, facts, workload, family))
         if facts.block_size not in (None, workload.block_size):
             # A label is a word; the probes measure.
             result.notes.append(
@@ -189,16 +192,17 @@ def _model_problems(
     if served.max_model_len is None:
         result.notes.append(f"{where} does not tell max_model_len: whether the longest request fits is not checked")
     elif workload.longest_request_tokens > served.max_model_len:
-        return [
-            Problem(
-                Code.MODEL_LENGTH,
-                where,
-                f"the longest request needs {workload.longest_request_tokens} tokens (input and output), "
-                f"max_model_len is {served.max_model_len}",
-                hint="Shorten requests.input_length or output_length and prepare again, or raise --max-model-len.",
-            )
-        ]
+        return [_too_long(where, workload, "max_model_len", served.max_model_len, "--max-model-len")]
     return []
+
+
+def _too_long(where: str, workload: Workload, name: str, longest: int, option: str) -> Problem:
+    return Problem(
+        Code.MODEL_LENGTH,
+        where,
+        f"the longest request needs {workload.longest_request_tokens} tokens (input and output), {name} is {longest}",
+        hint=f"Shorten requests.input_length or output_length and prepare again, or raise {option}.",
+    )
 
 
 def _tokenizer_problems(
@@ -231,14 +235,16 @@ def tokenizer_difference(where: str, group_id: str, ours: tuple[int, ...], their
     if ours == theirs:
         return None
     if theirs[1:] == ours or ours[1:] == theirs:
-        who, token = ("the server", theirs[0]) if len(theirs) > len(ours) else ("our tokenizer", ours[0])
+        who, token, setting = ("our tokenizer", ours[0], "false")
+        if len(theirs) > len(ours):
+            who, token, setting = ("the server", theirs[0], "true")
         return Problem(
             Code.TOKENIZER_BOS,
             where,
             f"{who} puts the special token {token} before the prompt of {group_id}, the other side does not "
             f"({len(theirs)} tokens there, {len(ours)} here)",
-            hint="Use the server's own tokenizer files as tokenizer.path and prepare again: add_bos_token in "
-            "tokenizer_config.json differs.",
+            hint=f"Set tokenizer.add_special_tokens to {setting} and prepare again; or, where the server has other "
+            "tokenizer files, use those as tokenizer.path.",
         )
     position = next(
         (index for index, (our, their) in enumerate(zip(ours, theirs, strict=False)) if our != their),
@@ -284,7 +290,15 @@ def _request_field_problems(client: ServiceClient) -> list[Problem]:
     return problems
 
 
-def _engine_problems(where: str, engine: EngineId, facts: CacheConfig, workload: Workload) -> list[Problem]:
+_MORE_MEMORY = {
+    "vllm": "--gpu-memory-utilization, --num-gpu-blocks-override",
+    "sglang": "--mem-fraction-static, --max-total-tokens",
+}
+
+
+def _engine_problems(
+    where: str, engine: EngineId, facts: CacheConfig, workload: Workload, family: ServerFamily
+) -> list[Problem]:
     problems = []
     if facts.prefix_caching is False:
         problems.append(
@@ -295,20 +309,26 @@ def _engine_problems(where: str, engine: EngineId, facts: CacheConfig, workload:
                 hint="Start the server with --enable-prefix-caching.",
             )
         )
+    if facts.context_tokens is not None and workload.longest_request_tokens > facts.context_tokens:
+        problems.append(_too_long(where, workload, "context_len", facts.context_tokens, "--context-length"))
     if facts.kv_cache_size_tokens is not None:
-        prefixes = sum(workload.canonical_prefix_tokens.values())
         needed = workload.longest_request_tokens
         what = "the longest request"
         if workload.mode == "warmup":
-            needed += prefixes
+            needed += sum(workload.canonical_prefix_tokens.values())
             what = f"the canonical prefixes of {len(workload.canonical_prefix_tokens)} groups and the longest request"
+        if family == "sglang" and (facts.block_size or 1) > 1:
+            # A prompt makes room for its own tokens and a page more.
+            needed += facts.block_size or 0
+            what += " and a page more"
         if needed > facts.kv_cache_size_tokens:
+            more = f" ({_MORE_MEMORY[family]})" if family in _MORE_MEMORY else ""
             problems.append(
                 Problem(
                     Code.CACHE_TOO_SMALL,
                     where,
                     f"{engine} holds {facts.kv_cache_size_tokens} tokens, but {needed} are needed for {what}",
-                    hint="Give the server more KV memory (--gpu-memory-utilization, --num-gpu-blocks-override), or use "
+                    hint=f"Give the server more KV memory{more}, or use "
                     "fewer groups or shorter inputs and prepare again.",
                 )
             )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.doubles.metric_texts import engine, vllm_text
+from tests.doubles.radix_requests import run_alone
 
 from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, analyze_run
 from ais_bench_prefix_cache.analysis.cache_prediction import predict_hits
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
+from ais_bench_prefix_cache.kvcache.radix_cache import RadixCache
 from ais_bench_prefix_cache.scenario.model import ServiceConfig, ValidationConfig
 
 # Eight prompts of 8 blocks, sent twice through 39 usable blocks: the second pass hits nothing (seen on a real vLLM).
@@ -33,6 +37,34 @@ def test_a_cache_of_40_blocks_forgets_the_first_pass() -> None:
     prediction = predicted(TWICE, 1280)
     assert (prediction.hit_tokens, prediction.capacity_tokens) == (0, 1280)
     assert prediction.evicted_blocks > 0
+
+
+@pytest.mark.parametrize(("page", "capacity"), [(1, 1200), (16, 1280), (32, 1152)])
+def test_on_sglang_it_is_a_tree_of_segments(page: int, capacity: int) -> None:
+    """Against the same prompts, token by token."""
+    randomness = random.Random(page)
+    groups = [randomness.randrange(6) for _ in range(60)]
+    lengths = [randomness.randrange(129, 300) for _ in groups]
+    shared = [32 * randomness.randrange(5) for _ in groups]
+    outputs = [randomness.choice((1, 2, 20)) for _ in groups]
+    columns = RequestColumns(
+        group_ids=[f"group-{group}" for group in groups],
+        dp_ranks=[0] * 60,
+        lane_sequences=[0] * 60,
+        input_tokens=lengths,
+        hit_tokens=[0] * 60,
+        shared_prefix_tokens=shared,
+        max_tokens=outputs,
+    )
+    tree, hits = RadixCache(page, capacity // page), 0
+    for number, (group, length, prefix, output) in enumerate(zip(groups, lengths, shared, outputs, strict=True)):
+        own = range(10**6 + number * 1000, 10**6 + number * 1000 + length - prefix)
+        answer = list(range(10**8 + number * 1000, 10**8 + number * 1000 + output))
+        hits += run_alone(tree, [*range(group * 1000, group * 1000 + prefix), *own], answer)
+    prediction = predict_hits(columns, block_size=page, capacity_tokens=capacity, dp_size=1, engine="sglang")
+    assert prediction is not None
+    assert prediction.hit_tokens == hits > 0
+    assert hits < sum(shared)
 
 
 def test_nothing_is_said_without_need_or_knowledge() -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from ais_bench_prefix_cache.exact_text.tokenizer import load_tokenizer
 from ais_bench_prefix_cache.foundation.errors import GenerationError
@@ -231,3 +237,77 @@ def test_dropout_is_refused(tmp_path: Path) -> None:
     model = models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")], dropout=0.1)
     PreTrainedTokenizerFast(tokenizer_object=Tokenizer(model)).save_pretrained(str(tmp_path))
     assert "uses BPE dropout, so the same text is encoded differently each time" in message(tmp_path)
+
+
+def copied(source: Path, target: Path, **settings: object) -> Path:
+    """The tokenizer with these settings in place of its own that say which special tokens to add."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    path = target / "tokenizer_config.json"
+    known = json.loads(path.read_text(encoding="utf-8"))
+    kept = {key: value for key, value in known.items() if key not in ("add_bos_token", "add_eos_token")}
+    path.write_text(json.dumps(kept | settings), encoding="utf-8")
+    return target
+
+
+BOS, EOS = 0, 1
+"""Of DeepSeek's tokenizer, whose post-processor adds neither."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "choice", "before", "after", "ignored"),
+    [
+        ({}, "auto", [], [], ()),
+        ({"add_bos_token": True, "add_eos_token": False}, "auto", [], [], ("add_bos_token",)),
+        ({"add_bos_token": True, "add_eos_token": True}, "auto", [], [], ("add_bos_token", "add_eos_token")),
+        ({"add_bos_token": True, "add_eos_token": True}, True, [BOS], [EOS], ()),
+        ({"add_bos_token": False, "add_eos_token": True}, True, [], [EOS], ()),
+        ({"add_bos_token": False}, True, [], [], ()),
+        ({}, True, [BOS], [], ()),
+        ({"add_bos_token": True}, False, [], [], ()),
+    ],
+)
+def test_the_special_tokens_are_those_that_were_chosen(
+    deepseek_tokenizer_dir: Path,
+    tmp_path: Path,
+    settings: dict[str, bool],
+    choice: Any,
+    before: list[int],
+    after: list[int],
+    ignored: tuple[str, ...],
+) -> None:
+    from transformers import AutoTokenizer
+
+    raw = AutoTokenizer.from_pretrained(str(deepseek_tokenizer_dir))
+    directory = copied(deepseek_tokenizer_dir, tmp_path / "copy", **settings)
+    tokenizer = load_tokenizer(replace(config(directory), add_special_tokens=choice))
+    texts = ["a", "it's 1234 中文\n\t👍🏽"]
+    expected = [[*before, *raw.encode(text, add_special_tokens=False), *after] for text in texts]
+    assert [tokenizer.encode(text) for text in texts] == expected
+    assert tokenizer.encode_batch(texts) == expected
+    assert pickle.loads(pickle.dumps(tokenizer)).encode_batch(texts) == expected
+    assert (tokenizer.prefix_ids, tokenizer.suffix_ids) == (tuple(before), tuple(after))
+    assert tokenizer.ignored_settings == ignored
+    # Two that encode alike are the same tokenizer, whoever said so.
+    alike = load_tokenizer(config(deepseek_tokenizer_dir)).identity()["fingerprint_sha256"]
+    assert (tokenizer.identity()["fingerprint_sha256"] == alike) is (before == after == [])
+
+
+def test_a_bos_that_the_file_adds_is_left_out_or_not_doubled(deepseek_tokenizer_dir: Path, tmp_path: Path) -> None:
+    directory = copied(deepseek_tokenizer_dir, tmp_path / "copy")
+    raw = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    raw.post_processor = TemplateProcessing(
+        single="BOS $A", special_tokens=[{"id": "BOS", "ids": [BOS], "tokens": [raw.id_to_token(BOS)]}]
+    )
+    raw.save(str(directory / "tokenizer.json"))
+    plain, added, chosen = (
+        load_tokenizer(replace(config(directory), add_special_tokens=choice)).encode("two words")
+        for choice in (False, "auto", True)
+    )
+    assert plain == raw.encode("two words", add_special_tokens=False).ids
+    assert added == chosen == [BOS, *plain]
+
+
+def test_no_bos_can_be_added_where_there_is_none(tokenizer_dir: Callable[[str], Path]) -> None:
+    with pytest.raises(GenerationError, match="has no BOS token to add") as caught:
+        load_tokenizer(replace(config(tokenizer_dir("gpt2")), add_special_tokens=True))
+    assert "Leave tokenizer.add_special_tokens out, or set it to false." in str(caught.value)

@@ -94,8 +94,8 @@ def test_what_the_server_does_not_tell_is_a_note() -> None:
 def test_a_bos_on_one_side() -> None:
     assert problems(lambda: inference(FakeService(extra_prompt_tokens=1))) == [
         f"[TOKENIZER_BOS] {URL}/tokenize: the server puts the special token 0 before the prompt of group-0, the other "
-        "side does not (12 tokens there, 11 here)\n    Use the server's own tokenizer files as tokenizer.path and "
-        "prepare again: add_bos_token in tokenizer_config.json differs."
+        "side does not (12 tokens there, 11 here)\n    Set tokenizer.add_special_tokens to true and prepare again; or, "
+        "where the server has other tokenizer files, use those as tokenizer.path."
     ]
 
 
@@ -193,6 +193,40 @@ def test_a_cold_run_needs_room_for_one_request() -> None:
     assert engines({"0": CacheConfig(16, True, 1000), "1": GOOD}, cold).notes == []
     (problem,) = problems(lambda: engines({"0": CacheConfig(16, True, 999), "1": GOOD}, cold))
     assert "engine '0' holds 999 tokens, but 1000 are needed for the longest request" in problem
+
+
+@pytest.mark.parametrize(
+    ("page", "mode", "needed", "what"),
+    [
+        (1, "cold", 1000, "the longest request"),
+        (16, "cold", 1016, "the longest request and a page more"),
+        (16, "warmup", 1016 + 768, "the canonical prefixes of 2 groups and the longest request and a page more"),
+    ],
+)
+def test_sglang_makes_room_for_a_page_more(page: int, mode: str, needed: int, what: str) -> None:
+    asked = Workload(mode, 16, 1000, {"group-0": 512, "group-1": 256}, ())
+    client = ServiceClient(service_config())
+
+    def told(capacity: int) -> Any:
+        facts = CacheConfig(page, kv_cache_size_tokens=capacity, context_tokens=1000)
+        return check_engines(client, asked, {EngineId(0, "0"): facts, EngineId(0, "1"): facts}, "sglang")
+
+    told(needed)
+    problem, _ = problems(lambda: told(needed - 1))
+    assert problem == (
+        f"[CACHE_TOO_SMALL] {URL}/metrics: engine '0' holds {needed - 1} tokens, but {needed} are needed for {what}\n"
+        "    Give the server more KV memory (--mem-fraction-static, --max-total-tokens), or use fewer groups or "
+        "shorter inputs and prepare again."
+    )
+
+
+def test_an_engine_that_tells_its_longest_request() -> None:
+    facts = CacheConfig(16, context_tokens=999)
+    (problem,) = problems(lambda: engines({"0": facts, "1": GOOD}))
+    assert problem == (
+        f"[MODEL_LENGTH] {URL}/metrics: the longest request needs 1000 tokens (input and output), context_len is 999\n"
+        "    Shorten requests.input_length or output_length and prepare again, or raise --context-length."
+    )
 
 
 def test_the_image_that_servers_are_tried_with_decodes() -> None:
