@@ -85,7 +85,7 @@ def find_manifest(
 
 
 def _from_the_future(output_dir: Path) -> list[str]:
-    """A note where a directory's time stamp is later than the clock: a data set that is made now would not be newest."""
+    """A note where a directory is stamped later than the clock: a data set that is made now would not be the newest."""
     latest = datetime.now() + timedelta(seconds=_SECONDS_AHEAD)
     ahead = [
         each.name
