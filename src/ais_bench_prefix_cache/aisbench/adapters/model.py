@@ -33,6 +33,8 @@ _AISBENCH_WORDING = re.compile(r"^After \d+ retries, request failed with excepti
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _BYTES_A_TOKEN = 64 * 1024
 """No part of an answer with one token is larger; a server that goes on and on is stopped by it."""
+_BYTES_A_PROMPT_ID = 16
+"""Who returns token ids may return those of the prompt, too."""
 
 
 class ObservedModel(BaseAPIModel):  # type: ignore[misc]
@@ -211,7 +213,10 @@ class _WatchedSession:
             if response.status != 200:
                 text = await _whole_text(response)
                 self.http_error = f"HTTP {response.status} {response.reason}" + (f": {text}" if text else "")
-            yield _BoundedResponse(response, _BYTES_A_TOKEN * (1 + self._observation.max_tokens))
+            limit = _BYTES_A_TOKEN * (1 + self._observation.max_tokens)
+            if isinstance(self._observation.prompt, list):
+                limit += _BYTES_A_PROMPT_ID * len(self._observation.prompt)
+            yield _BoundedResponse(response, limit)
 
 
 class _BoundedResponse:

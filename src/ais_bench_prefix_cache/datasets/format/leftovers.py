@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from shutil import rmtree
 
 from ais_bench_prefix_cache.datasets.format.manifest_search import stamped_directories
@@ -9,19 +11,21 @@ from ais_bench_prefix_cache.datasets.format.paths import RunPaths, split_timesta
 from ais_bench_prefix_cache.datasets.format.writing import PARTIAL_SUFFIX, claimed
 from ais_bench_prefix_cache.scenario.model import Scenario
 
+_SECONDS_TO_BEGIN = 60.0
+
 
 def clear_leftovers(scenario: Scenario) -> list[str]:
     """Remove what killed ``prepare`` commands of this Scenario left beside ``run.output_dir``; says what, in notes.
 
-    That are directories with data files, whole or partial, and no manifest, which is always written last, in which no
-    process is at work. A directory that holds anything else stays.
+    That are directories with nothing but data files, whole or partial, and no manifest, which is always written last,
+    in which no process is at work. A directory that holds anything else stays.
     """
     notes = []
     for directory in stamped_directories(scenario.run.output_dir):
         paths = RunPaths(directory, f"{scenario.run.run_id}_{split_timestamp(directory.name)[2]}")
         if _is_leftover(paths):
             with claimed(paths.result_dir) as mine:
-                if mine and _is_leftover(paths):
+                if mine and not paths.manifest.exists():
                     rmtree(directory)
                     notes.append(f"removed {directory}, which a killed command left without a manifest")
     return notes
@@ -37,4 +41,9 @@ def _is_leftover(paths: RunPaths) -> bool:
     whole_or_partial = all(
         name.startswith(ours) and (not name.startswith(".") or name.endswith(PARTIAL_SUFFIX)) for name in written
     )
-    return bool(written) and whole_or_partial
+    return whole_or_partial and (bool(written) or _is_old(paths.result_dir))
+
+
+def _is_old(directory: Path) -> bool:
+    """A new directory is empty until the command that made it has claimed it and begun to write."""
+    return time.time() - directory.stat().st_mtime > _SECONDS_TO_BEGIN

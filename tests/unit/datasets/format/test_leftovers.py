@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -36,6 +37,8 @@ def test_files_without_a_manifest_go(scenario: Scenario, tmp_path: Path) -> None
         left(tmp_path, "20260101_000001", ".RUN.full.jsonl.partial"),
         left(tmp_path, "20260101_000002", "RUN.full.jsonl", ".RUN.requests.jsonl.partial"),
     ]
+    gone.append(left(tmp_path, "20260101_000000"))
+    os.utime(gone[-1] / "result", (1, 1))
     kept = [
         left(tmp_path, "20260101_000003", "RUN.full.jsonl", "RUN.manifest.json"),
         left(tmp_path, "20260101_000004", "RUN.full.jsonl", "notes.txt"),
@@ -48,7 +51,7 @@ def test_files_without_a_manifest_go(scenario: Scenario, tmp_path: Path) -> None
     with claimed(at_work / "result"):
         (at_work / "result" / ".a_20260101_000007.full.jsonl.partial").write_text("at work")
         notes = clear_leftovers(scenario)
-    assert sorted(notes) == [f"removed {path}, which a killed command left without a manifest" for path in gone]
+    assert sorted(notes) == [f"removed {path}, which a killed command left without a manifest" for path in sorted(gone)]
     assert not any(path.exists() for path in gone)
     assert all(path.exists() for path in (*kept, at_work, busy))
 
