@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -133,6 +134,7 @@ def prepared(prepared_once: tuple[Prepared, str]) -> Iterator[Prepared]:
     run.proxy.reset(url)
     run.log_start = len(run.log.read_text()) if run.log.exists() else 0
     before = run.analysis.read_bytes()
+    runs = set(run.analysis.parents[1].glob("runs/*"))
     shared_memory = abandoned_shared_memory()
     yield run
     left = run.processes()
@@ -143,6 +145,13 @@ def prepared(prepared_once: tuple[Prepared, str]) -> Iterator[Prepared]:
         shutil.rmtree(directory)
     assert left == {}
     assert run.analysis.read_bytes() == before, "analysis.json was touched"
+    for directory in set(run.analysis.parents[1].glob("runs/*")) - runs:
+        record = directory / "run.json"
+        # Only a run that was killed could not say how it ended.
+        document = json.loads(record.read_text()) if record.exists() else {"status": "failed", "phase": "formal"}
+        assert (document["status"] in ("failed", "interrupted"), bool(document["phase"])) == (True, True)
+        assert {"effective_config.json", "run.log"} <= {path.name for path in directory.iterdir()}
+        assert not (directory / "analysis.json").exists()
     assert scratch == []
     deadline = time.monotonic() + 10
     while (abandoned := abandoned_shared_memory() - shared_memory) and time.monotonic() < deadline:

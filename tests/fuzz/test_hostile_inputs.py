@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -120,7 +123,23 @@ PARQUET: list[bytes] = []
 
 @SETTINGS
 @given(data=st.data())
-def test_parquet(data: st.DataObject, tmp_path: Path) -> None:
+def test_parquet_of_rows(data: st.DataObject, tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    pq.write_table(pa.table({"timestamp": [1, 2], "input_length": [9, 9], "hash_ids": [[1], [2]]}), stream)
+    content = bytearray(stream.getvalue())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content)))
+        content[at : at + data.draw(st.integers(0, 9))] = data.draw(st.binary(max_size=9))
+    (tmp_path / "trace.parquet").write_bytes(bytes(content))
+    try:
+        list(read_trace(tmp_path / "trace.parquet"))
+    except PrefixCacheError as error:
+        assert error.problems
+
+
+@SETTINGS
+@given(data=st.data())
+def test_parquet_of_images(data: st.DataObject, tmp_path: Path) -> None:
     path = tmp_path / "MMMU" / "images.parquet"
     if not PARQUET:
         path.parent.mkdir()
