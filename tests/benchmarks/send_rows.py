@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.aisbench import launch
+from ais_bench_prefix_cache.aisbench import launch as version
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob
 
 RUN_ID = "bench_20260101_000000"
@@ -87,7 +87,12 @@ def main() -> None:
     directory, port, requests, words, batch_size, tokenizer = sys.argv[1:]
     sending = job(Path(directory), int(port), int(requests), int(words), int(batch_size), tokenizer)
     begin = time.perf_counter()
-    result = launch.run_aisbench(sending)
+    launch: Any = version
+    if hasattr(launch, "run_aisbench"):  # 571271d
+        result = launch.run_aisbench(sending)
+    else:
+        with launch.started_aisbench(sending) as aisbench:
+            result = aisbench.send()
     wall = time.perf_counter() - begin
     assert result.usage_path is not None
     moments = [json.loads(line) for line in result.usage_path.open(encoding="utf-8")]

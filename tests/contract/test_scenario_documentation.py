@@ -66,6 +66,8 @@ def test_fields_of_our_own_are_marked(rows: list[tuple[str, str, str]]) -> None:
         "service.kv_cache_blocks",
         "aisbench.model.request_rate",
         "aisbench.model.arrivals",
+        "aisbench.load",
+        *(f"aisbench.load.{name}" for name in ("senders", "generators", "engine", "command", "split")),
     ]
     for field in ours:
         assert re.match(r"\*\*(\(ours\)|（自有字段）)\*\*", meanings[field]), field

@@ -58,7 +58,9 @@ class Prepared:
         """What this test's run has logged so far."""
         return self.log.read_text()[self.log_start :] if self.log.exists() else ""
 
-    def start(self, largest_file: int | None = None, full_disk: str | None = None) -> subprocess.Popen[str]:
+    def start(
+        self, *settings: str, largest_file: int | None = None, full_disk: str | None = None
+    ) -> subprocess.Popen[str]:
         """``full_disk`` is the end of the names of files for which there is no room."""
         environment = os.environ | {FAMILY_VARIABLE: str(self.scenario), "TMPDIR": str(self.scratch)}
         if full_disk is not None:
@@ -72,7 +74,10 @@ class Prepared:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
 
         return subprocess.Popen(
-            [sys.executable, "-m", "ais_bench_prefix_cache", "run", "--scenario", str(self.scenario)],
+            [
+                *(sys.executable, "-m", "ais_bench_prefix_cache", "run", "--scenario", str(self.scenario)),
+                *(word for setting in settings for word in ("--set", setting)),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -314,6 +319,55 @@ def test_the_run_itself_is_killed(prepared: Prepared) -> None:
     prepared.proxy.rule = lambda seen: HTML if seen.formal else "pass"
     finish(prepared.start(), 4)
     assert not any(path.exists() for path in left)
+
+
+LOAD_GENERATORS = ("aisbench.load.generators=2", "aisbench.load.senders=2")
+
+
+@pytest.mark.parametrize("victim", ["load generator", "sender", "AISBench that sums up"])
+def test_a_part_of_the_load_is_killed(prepared: Prepared, victim: str) -> None:
+    process = prepared.start(*LOAD_GENERATORS)
+    wait_for(prepared, "formal", process)
+    commands = prepared.processes()
+    generators = [pid for pid, command in commands.items() if "aisbench.generator" in command]
+    family = {pid: parent_of(pid) for pid, command in commands.items() if "ais_bench.benchmark.cli.main" in command}
+    senders = [pid for pid, parent in family.items() if parent in family]
+    alone = [pid for pid, parent in family.items() if parent == process.pid]
+    assert (len(generators), len(senders) >= 4, len(alone)) == (2, True, 1)
+    started = time.monotonic()
+    os.kill({"load generator": generators, "sender": senders}.get(victim, alone)[-1], signal.SIGKILL)
+    lines = finish(process, 4)
+    assert time.monotonic() - started < 15
+    if victim == "load generator":
+        assert codes(lines) == ["LOAD_GENERATOR_LOST"]
+        for directory in prepared.scratch.iterdir():  # what was killed clears nothing away
+            shutil.rmtree(directory)
+    else:
+        assert codes(lines)[0] in ("AISBENCH_FAILED", "AISBENCH_INCOMPLETE")
+    assert lines[-1] == unchanged(prepared, "formal")
+    assert sum(seen.formal for seen in prepared.proxy.seen) < 40
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_with_load_generators_is_ended(prepared: Prepared, number: signal.Signals) -> None:
+    process = prepared.start(*LOAD_GENERATORS)
+    wait_for(prepared, "formal", process)
+    process.send_signal(number)
+    if number == signal.SIGINT:
+        assert finish(process, 130)[-1] == f"run interrupted in the phase formal; {prepared.analysis.name} is unchanged"
+    else:
+        process.communicate(timeout=30)
+    deadline = time.monotonic() + 15
+    while prepared.processes() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert sum(seen.formal for seen in prepared.proxy.seen) < 40
+    if number == signal.SIGKILL:  # nobody was left to clear away what the run itself had made
+        for directory in prepared.scratch.iterdir():
+            shutil.rmtree(directory)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def test_the_disk_is_full_when_the_analysis_is_written(prepared: Prepared) -> None:

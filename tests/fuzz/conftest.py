@@ -9,6 +9,6 @@ from tests.doubles.sealed_data_sets import one_of_each_kind
 
 
 @pytest.fixture(scope="session")
-def originals(tmp_path_factory: pytest.TempPathFactory, deepseek_tokenizer_dir: Path) -> dict[str, Path]:
+def originals(tmp_path_factory: pytest.TempPathFactory, qwen3_tokenizer_dir: Path) -> dict[str, Path]:
     """A small data set of each kind."""
-    return one_of_each_kind(tmp_path_factory.mktemp("originals"), deepseek_tokenizer_dir)
+    return one_of_each_kind(tmp_path_factory.mktemp("originals"), qwen3_tokenizer_dir)

@@ -29,7 +29,14 @@ TEMPLATES = Path(__file__).parent / "templates"
 CONTRACT_TEMPLATE = ("plugins", "prefix_cache", "config_examples", "prefix_cache_perf.py")
 _ADAPTERS = "ais_bench_prefix_cache.aisbench.adapters"
 _OUR_DATASET = f"{_ADAPTERS}.dataset.PrefixCacheDataset"
-_OUR_INFERENCER = f"{_ADAPTERS}.inferencer.PrefixCacheInferencer"
+_OUR_INFERENCERS = (
+    f"{_ADAPTERS}.inferencer.PrefixCacheInferencer",
+    f"{_ADAPTERS}.conversation.ConversationInferencer",
+)
+_OUR_RUNNER = f"{_ADAPTERS}.runner.ForkingRunner"
+PARTS_FILE = "parts.json"
+SUPERVISOR_FILE = "supervisor"
+"""In the private directory of one AISBench."""
 _TEMPLATE_SECONDS = 300.0
 
 _REFUSED_ARGUMENTS = {
@@ -57,9 +64,13 @@ _FIXED_ARGUMENTS = {"--mode": "perf", "-m": "perf", "--debug": True}
 
 @dataclass(frozen=True)
 class RenderedConfig:
-    """``text`` is the AISBench configuration, literals only; the rest is what the judge must know of it."""
+    """``text`` is the AISBench configuration, literals only; the rest is what one must know of it.
+
+    ``waits`` says whether its inferencer waits until it is told to send.
+    """
 
     text: str
+    waits: bool
     model_abbr: str
     dataset_abbr: str
     batch_size: int
@@ -207,20 +218,39 @@ def _complete(variables: dict[str, Any], job: AISBenchJob, private_dir: Path) ->
             refuse("models[0].generation_kwargs.num_return_sequences", "would send every request more than once", "1")
         if not isinstance(model.setdefault("batch_size", 1), int) or model["batch_size"] < 1:
             refuse("models[0].batch_size", f"is {model['batch_size']!r}", "a positive integer")
+        elif job.batch_size is not None:
+            model["batch_size"] = job.batch_size
         if not isinstance(model.setdefault("retry", 0), int) or model["retry"] < 0:
             refuse("models[0].retry", f"is {model['retry']!r}", "the number of retries, from 0 up")
         else:
             # AISBench counts attempts: it would send nothing at 0 and repeat nothing at 1.
             model["retry"] += 1
+    inferencer = dataset.get("infer_cfg", {}).get("inferencer", {}).get("type") if dataset else None
+    if job.is_divided:
+        allowed = "with several senders only what the built-in template has"
+        if dataset and inferencer not in _OUR_INFERENCERS:
+            refuse("datasets[0].infer_cfg.inferencer.type", f"is {inferencer!r}, which cannot share the work", allowed)
+        if model and model.get("request_rate"):
+            refuse("models[0].request_rate", "would hold for each of several senders", "aisbench.model.request_rate")
+        runner = (variables.get("infer") or {}).get("runner", {}).get("type")
+        if runner != _OUR_RUNNER:
+            refuse("infer.runner.type", f"is {runner!r}, which starts only one sender", allowed)
     if problems:
         raise AISBenchError(problems)
     assert dataset is not None and model is not None
     model["path"] = _tokenizer_directory(model, job.config["tokenizer"], private_dir)
     if dataset.get("type") == _OUR_DATASET:
         # Our inferencer reads a prompt when it sends it; any other one wants it in the data set.
-        inferencer = dataset.get("infer_cfg", {}).get("inferencer", {}).get("type")
-        dataset.setdefault("with_prompts", inferencer != _OUR_INFERENCER)
+        dataset.setdefault("with_prompts", inferencer not in _OUR_INFERENCERS)
     variables.setdefault("summarizer", {"attr": "performance"})
+    if job.role == "sending":
+        variables["summarizer"] = {"attr": "performance", "type": f"{_ADAPTERS}.runner.NoSummary"}
+    elif job.role == "summing":
+        variables["infer"]["runner"].update(
+            type=f"{_ADAPTERS}.runner.SummingRunner",
+            parts=str(private_dir / PARTS_FILE),
+            supervisor=str(private_dir / SUPERVISOR_FILE),
+        )
     text = "".join(f"{name} = {value!r}\n" for name, value in variables.items())
     if job.api_key and any(_tells(job.api_key, value) for value in _strings(variables)):
         raise AISBenchError.of(
@@ -231,6 +261,7 @@ def _complete(variables: dict[str, Any], job: AISBenchJob, private_dir: Path) ->
         )
     return RenderedConfig(
         text=text,
+        waits=inferencer in _OUR_INFERENCERS,
         model_abbr=model["abbr"],
         dataset_abbr=dataset["abbr"],
         batch_size=model["batch_size"],

@@ -11,7 +11,8 @@ CONFIG_VARIABLE = "AISBENCH_PREFIX_CACHE_CONFIG"
 """A file that a template may read, too: the effective configuration of this run as JSON, without the API key."""
 
 SENDING_VARIABLE = "AISBENCH_PREFIX_CACHE_SENDING"
-"""A file: the :class:`~ais_bench_prefix_cache.aisbench.sending_settings.SendingSettings` of this sender."""
+"""A file for each sender, as in ``PATH``: its
+:class:`~ais_bench_prefix_cache.aisbench.sending_settings.SendingSettings`. A sender keeps its own only."""
 
 RUN_MARK_VARIABLE = "AISBENCH_PREFIX_CACHE_RUN_MARK"
 """A random word that every process of one run inherits, by which stray ones are found."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ais_bench_prefix_cache.aisbench.arrivals import arrival_seconds
 from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
-from ais_bench_prefix_cache.scenario.model import Scenario
+from ais_bench_prefix_cache.scenario.model import LoadConfig, Scenario
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,11 @@ class AISBenchJob:
 
     ``config`` is the effective configuration, without the API key: a template reads from it what shapes the requests
     (URLs, model, abbreviations, streaming, batch size). ``api_key`` goes into the child's environment and nowhere else.
-    ``stall_seconds`` is how long no byte may arrive from the server before the run is stopped; ``on_progress`` hears
-    ``(finished requests, all requests)``.
+    ``stall_seconds`` is how long no byte may arrive from the server before the run is stopped.
+
+    ``load`` says how many processes send. AISBench's ``role`` is to send everything and sum it up, or, where several
+    load generators share the requests, to be one of them (``sending``, at most ``batch_size`` at a time) or the one
+    that sends nothing and sums up what all of them have sent (``summing``).
     """
 
     scenario_path: Path
@@ -34,7 +37,14 @@ class AISBenchJob:
     log_path: Path | None = None
     stall_seconds: float = 600.0
     timeout_seconds: float | None = None
-    on_progress: Callable[[int, int], None] | None = None
+    load: LoadConfig = field(default_factory=LoadConfig)
+    role: Literal["all", "sending", "summing"] = "all"
+    batch_size: int | None = None
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether more than one process sends, so that each must be able to share the work."""
+        return self.load.senders != 1 or self.role != "all"
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,7 @@ class AISBenchResult:
 
     ``exp_dir`` holds everything that AISBench wrote; ``usage_path`` is our own side file with one row a
     request (:mod:`.request_usage`); it is None when a template of the user's own does not use our adapters.
+    ``load`` says who sent how much, and what that cost.
     """
 
     exit_code: int
@@ -59,6 +70,18 @@ class AISBenchResult:
     batch_size: int
     request_count: int
     duration_seconds: float
+    load: Mapping[str, Any]
+
+    @property
+    def senders(self) -> list[Mapping[str, Any]]:
+        """``requests``, ``batch_size``, ``first_sent_ms``, ``seconds`` and ``processor_seconds`` of each process."""
+        generators = self.load.get("generators", [self.load])
+        return [sender for generator in generators for sender in generator["senders"]]
+
+    @property
+    def generator_logs(self) -> list[Path]:
+        """What each of several load generators printed."""
+        return [Path(generator["log"]) for generator in self.load.get("generators", [])]
 
     def to_json(self) -> dict[str, Any]:
         """For ``analysis.json`` (``runtime.aisbench``); ``report`` finds the results by it."""
@@ -76,6 +99,7 @@ class AISBenchResult:
             "batch_size": self.batch_size,
             "requests": self.request_count,
             "duration_seconds": round(self.duration_seconds, 3),
+            "load": dict(self.load),
         }
 
 
@@ -110,5 +134,6 @@ def job_from_scenario(
         api_key=scenario.service.api_key,
         extra_args=scenario.aisbench.extra_args,
         log_path=log_path,
+        load=scenario.aisbench.load,
         stall_seconds=max(60.0, 10 * timeout) if model.stream else max(600.0, 40 * timeout),
     )

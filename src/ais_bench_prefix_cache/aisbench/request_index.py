@@ -50,7 +50,7 @@ class RequestIndex:
         values: list[int] = self.records[name].tolist()
         return values
 
-    def part(self, positions: Sequence[int]) -> RequestIndex:
+    def part(self, positions: Sequence[int] | NDArray[np.int64]) -> RequestIndex:
         """The requests at these positions, in this order."""
         return RequestIndex(self.records[np.asarray(positions, dtype=np.int64)])
 

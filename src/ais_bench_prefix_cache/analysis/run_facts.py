@@ -37,7 +37,8 @@ class RunFacts:
     """Everything optional: None is "not looked at".
 
     ``probed_block_size`` is the block size that the probes showed, ``aisbench_warmups`` how many warm-up requests
-    AISBench was told to send, ``engine_label_map`` the map from engine labels to ranks that probes proved.
+    AISBench was told to send, ``engine_label_map`` the map from engine labels to ranks that probes proved. ``senders``
+    is how many processes shared the requests, ``busiest_sender`` the share of one core that the busiest of them used.
     """
 
     reset: ResetFact | None = None
@@ -50,6 +51,8 @@ class RunFacts:
     failed_requests: int | None = None
     aisbench_warmups: int | None = None
     engine_label_map: Mapping[str, int] = field(default_factory=dict)
+    senders: int | None = None
+    busiest_sender: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready, without what was not looked at."""

@@ -286,6 +286,11 @@ class Code(str, Enum):
     REQUESTS_MISSING = "REQUESTS_MISSING", "Fewer prompt tokens were counted than planned."
     AISBENCH_WARMUPS = "AISBENCH_WARMUPS", "AISBench sent warm-up requests of its own."
     RETRIES = "RETRIES", "Requests were sent more than once."
+    LOAD_GENERATOR_LIMIT = "LOAD_GENERATOR_LIMIT", "A sending process, not the server, may have limited the load."
+    REQUESTS_NOT_COMPARED = (
+        "REQUESTS_NOT_COMPARED",
+        "Several processes sent, and single requests could not be compared with the plan.",
+    )
     FOREIGN_TRAFFIC = "FOREIGN_TRAFFIC", "Others used the server during the run."
     TOKENS_ADDED = "TOKENS_ADDED", "The server counts more tokens in each prompt than the plan."
     TOKENS_MISSING = "TOKENS_MISSING", "The server counts fewer tokens in each prompt than the plan."
@@ -328,6 +333,7 @@ class Code(str, Enum):
     AISBENCH_FAILED = "AISBENCH_FAILED", "AISBench ended with an error or by a signal."
     AISBENCH_TIMEOUT = "AISBENCH_TIMEOUT", "AISBench did not end in time."
     AISBENCH_STALLED = "AISBENCH_STALLED", "Nothing arrived for a long time."
+    LOAD_GENERATOR_LOST = "LOAD_GENERATOR_LOST", "A load generator ended, or was lost, in the middle of the run."
     AISBENCH_INCOMPLETE = "AISBENCH_INCOMPLETE", "Requests or files of AISBench are missing."
     AISBENCH_REQUESTS_FAILED = "AISBENCH_REQUESTS_FAILED", "Requests failed."
     AISBENCH_OUTPUT_LENGTH = "AISBENCH_OUTPUT_LENGTH", "Answers do not have their planned length."

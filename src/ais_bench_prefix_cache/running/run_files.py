@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
@@ -83,15 +83,17 @@ def write_run_files(
         files.commit()
 
 
-def keep_aisbench(directory: RunDirectory, exp_dir: Path, log: Path | None) -> None:
-    """AISBench's results and its log, so that the run is whole when ``aisbench.work_dir`` is cleared.
+def keep_aisbench(directory: RunDirectory, exp_dir: Path, log: Path | None, generator_logs: Sequence[Path]) -> None:
+    """AISBench's results and its logs, so that the run is whole when ``aisbench.work_dir`` is cleared.
 
-    A file has a second name, and takes no second place, where the file system can do that. The log is copied: the next
-    run writes to the same file.
+    A file has a second name, and takes no second place, where the file system can do that. Logs are copied: the next
+    run writes to the same files.
     """
     copytree(exp_dir, directory.aisbench, copy_function=_second_name)
     if log is not None:
         copy2(log, directory.log("aisbench"))
+    for number, path in enumerate(generator_logs, start=1):
+        copy2(path, directory.log(f"aisbench.{number}"))
 
 
 def _second_name(source: str, target: str) -> None:

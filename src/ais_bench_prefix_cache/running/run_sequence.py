@@ -6,8 +6,8 @@ Nothing is written before the end: until :func:`run_benchmark` returns, ``analys
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -30,7 +30,7 @@ from ais_bench_prefix_cache.foundation.errors import ArtifactError, ServiceError
 from ais_bench_prefix_cache.foundation.telling import ProgressBar, warning_line
 from ais_bench_prefix_cache.running.phases import Phases
 from ais_bench_prefix_cache.running.run_files import keep_aisbench, recorded_run, write_run_files
-from ais_bench_prefix_cache.running.sender import AISBenchSender, Sender
+from ais_bench_prefix_cache.running.sender import Sender, Sending, sender_for
 from ais_bench_prefix_cache.running.traffic import FormalTraffic, formal_traffic
 from ais_bench_prefix_cache.running.understanding import UnderstoodServer, understand_server
 from ais_bench_prefix_cache.running.verdict import Observations, analysis_of_run, planned_queries
@@ -73,15 +73,16 @@ def run_benchmark(
     Everything that is measured is also kept in a directory of this run alone, with ``labels``.
 
     ``load`` loads the tokenizer, ``template_path`` overrides ``aisbench.config``, ``sender`` is
-    :class:`~.sender.AISBenchSender` unless another one is given. Raises ArtifactError, ServiceError or AISBenchError;
+    what ``aisbench.load`` asks for unless another one is given. Raises ArtifactError, ServiceError or AISBenchError;
     after any of them, or an interruption, nothing more is sent and ``phases.current`` says where it happened.
     """
-    sender = sender or AISBenchSender()
+    sender = sender or sender_for(scenario.aisbench.load)
     paths = RunPaths.of_manifest(manifest_path)
     with (
         _only_run(paths),
         recorded_run(scenario, paths, phases, labels) as directory,
         ServiceClient(scenario.service, generation_kwargs=scenario.aisbench.model.generation_kwargs) as client,
+        ExitStack() as started,
     ):
         with phases.enter("verify"):
             data = planned_here(verify_data_set(manifest_path))
@@ -90,6 +91,8 @@ def run_benchmark(
             job = _job(scenario, data, traffic, template_path, phases)
         with phases.enter("precheck"):
             sender.check(job)
+            # It sends nothing yet: what takes time is done while the server is looked at.
+            sending = started.enter_context(sender.started(job))
             server = understand_server(client, traffic, tokenizer)
             phases.notes(server.notes)
         with phases.enter("reset"):
@@ -99,8 +102,8 @@ def run_benchmark(
         with phases.enter("baseline"):
             baseline = _baseline(server)
         with phases.enter("formal"):
-            result, sent, load_samples = _send(sender, job, server, bar)
-            keep_aisbench(directory, result.exp_dir, job.log_path)
+            result, sent, load_samples = _send(sending, job, server, bar)
+            keep_aisbench(directory, result.exp_dir, job.log_path, result.generator_logs)
         with phases.enter("after"):
             after = _after(server, baseline, planned_queries(traffic, sent.requests), phases)
         with phases.enter("analysis"):
@@ -115,7 +118,7 @@ def run_benchmark(
                 "kv_cache_polling": load_samples.as_json(sent.begin, sent.end),
                 "phases": phases.records,
             }
-            observed = Observations(server, reset, baseline, after, sent.requests)
+            observed = Observations(server, reset, baseline, after, sent.requests, result.senders)
             document = analysis_of_run(scenario, data, traffic, observed, runtime, phases.note)
             records = list(request_records(traffic.columns, sent.requests))
             document.pop(PERFORMANCE_KEY, None)
@@ -214,7 +217,7 @@ def _baseline(server: UnderstoodServer) -> Reading:
 
 
 def _send(
-    sender: Sender, job: AISBenchJob, server: UnderstoodServer, bar: ProgressBar
+    sending: Sending, job: AISBenchJob, server: UnderstoodServer, bar: ProgressBar
 ) -> tuple[AISBenchResult, SentRequests, LoadSampler]:
     """Everything is sent; beside it the server's load is sampled."""
     service = server.client.config
@@ -227,7 +230,7 @@ def _send(
 
     sampler = LoadSampler(look, service.poll_interval_seconds)
     with bar("Formal requests", len(job.index)) as show, sampler:
-        result = sender.send(replace(job, on_progress=lambda finished, _all: show(finished)))
+        result = sending.send(show)
     sent = SentRequests() if result.usage_path is None else load_request_usage(result.usage_path)
     return result, sent, sampler
 

@@ -233,6 +233,20 @@ class AisbenchModelConfig:
 
 
 @dataclass(frozen=True)
+class LoadConfig:
+    """Who sends: ``generators`` AISBenches with ``senders`` processes each.
+
+    ``command`` starts a load generator instead of this Python; ``{n}`` in it is the generator's number, from 1 on.
+    """
+
+    senders: int | Literal["auto"] = 1
+    generators: int = 1
+    engine: Literal["local", "ray"] = "local"
+    command: tuple[str, ...] = ()
+    split: Literal["lane", "rank"] = "lane"
+
+
+@dataclass(frozen=True)
 class AisbenchConfig:
     """``config`` is None for the built-in template."""
 
@@ -241,6 +255,7 @@ class AisbenchConfig:
     extra_args: Mapping[str, Any]
     dataset: AisbenchDatasetConfig
     model: AisbenchModelConfig
+    load: LoadConfig = LoadConfig()
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from ais_bench_prefix_cache.cli import main
 
 
 @pytest.fixture(scope="module")
-def originals(tmp_path_factory: pytest.TempPathFactory, deepseek_tokenizer_dir: Path) -> dict[str, Path]:
+def originals(tmp_path_factory: pytest.TempPathFactory, qwen3_tokenizer_dir: Path) -> dict[str, Path]:
     """A directory for each kind, made once, and its manifest."""
-    return one_of_each_kind(tmp_path_factory.mktemp("originals"), deepseek_tokenizer_dir)
+    return one_of_each_kind(tmp_path_factory.mktemp("originals"), qwen3_tokenizer_dir)
 
 
 @pytest.fixture
@@ -180,12 +180,12 @@ def test_deep_makes_the_rows_again(
     kind: str,
     originals: dict[str, Path],
     data_set: Callable[[str], DataSet],
-    deepseek_tokenizer_dir: Path,
+    qwen3_tokenizer_dir: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     intact = data_set(kind)
     base = originals["text"].parents[2]
-    options = ["--tokenizer", str(deepseek_tokenizer_dir), "--corpus", str(base / "corpus.jsonl")]
+    options = ["--tokenizer", str(qwen3_tokenizer_dir), "--corpus", str(base / "corpus.jsonl")]
     options += ["--trace", str(base / "trace.jsonl")] if kind == "trace" else []
     code, report = validate(intact.path, capsys, "--deep", *options)
     assert (code, report["deep"]["rebuilt"], report["deep"]["tokenizer_named_by"]) == (0, True, "--tokenizer")
@@ -266,9 +266,9 @@ def test_nothing_that_a_manifest_names_is_opened(
 
 
 def test_deep_without_a_corpus_says_what_is_not_proven(
-    data_set: Callable[[str], DataSet], deepseek_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
+    data_set: Callable[[str], DataSet], qwen3_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, report = validate(data_set("text").path, capsys, "--deep", "--tokenizer", str(deepseek_tokenizer_dir))
+    code, report = validate(data_set("text").path, capsys, "--deep", "--tokenizer", str(qwen3_tokenizer_dir))
     assert (code, report["deep"]["rebuilt"]) == (0, False)
     assert report["deep"]["not_proven"] == [
         "that making the prompts again gives the same bytes: the corpus (--corpus) is not at hand"

@@ -21,6 +21,11 @@ class Heartbeat:
         self._next_beat = 0.0
         self._unwritten = False
 
+    def ready(self) -> None:
+        """Nothing has arrived yet, but something could."""
+        self._unwritten = True
+        self.flush()
+
     def activity(self) -> None:
         """Something arrived."""
         self._unwritten = True

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import math
 import os
 import queue
 import time
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import aiohttp
 from ais_bench.benchmark.openicl.icl_inferencer.icl_gen_inferencer import GenInferencer
@@ -29,6 +31,7 @@ _LOOKAHEAD_REQUESTS = 16_384
 """Requests that may wait for their lane at a time; they hold no prompt yet."""
 _FINISHED_TASKS_KEPT = 4_096
 _SECONDS_BETWEEN_CONTACTS = 1.0
+_SECONDS_BETWEEN_LOOKS = 0.02
 _ROWS_A_COMMIT = 4_096
 """AISBench itself commits to its database every ``batch_size / 10`` rows, which lags behind at small batch sizes."""
 _SECONDS_A_TOKEN = 2.0
@@ -57,16 +60,16 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         if mode == "pressure":
             raise ValueError("--pressure repeats and drops requests: their hit rate is not the planned one")
         self._rows_path = Path(path)
-        self._rows: IO[bytes] | None = None
+        self._rows: BinaryIO | None = None
         self._prompt_key = prompt_key
         self._requests = formal_requests(path, max_tokens_key).records
-        self._usage: IO[str] | None = None
+        self._usage: io.FileIO | None = None
         self._schedule: RequestSchedule | None = None
-        launched = SendingSettings.from_environment()
+        self._launched = launched = SendingSettings.from_environment()
         self._heartbeat = Heartbeat(None if launched is None else Path(launched.heartbeat))
-        self._supervisor = None if launched is None else Path(launched.supervisor)
         self._request_seconds = None if launched is None else launched.request_seconds
-        self._begin: float | None = None
+        self._begin = 0.0
+        self._first_sent = math.inf
         super().__init__(model_cfg, mode=mode, **{**settings, "save_every": _ROWS_A_COMMIT})
 
     @property
@@ -112,6 +115,8 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         lookahead = asyncio.Semaphore(max(_LOOKAHEAD_REQUESTS, 2 * self.batch_size))
         tasks: list[asyncio.Task[None]] = []
         watch = asyncio.create_task(self._keep_in_touch())
+        self._begin = await self._told_to_go()
+        processor_seconds = time.process_time()
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self.batch_size + 1),
             timeout=aiohttp.ClientTimeout(total=get_request_time_out()),
@@ -138,11 +143,33 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
                 self._heartbeat.flush()
                 if self._usage is not None:
                     self._usage.close()
+                self._write_account(time.process_time() - processor_seconds)
+
+    async def _told_to_go(self) -> float:
+        """Say that everything is ready, and wait for the moment to begin, which is one for all senders."""
+        if self._launched is None:
+            return time.perf_counter()
+        self._heartbeat.ready()
+        go = Path(self._launched.go)
+        while not go.exists():
+            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+        begin = float(go.read_text(encoding="ascii"))
+        await asyncio.sleep(max(0.0, begin - time.perf_counter()))
+        return begin
+
+    def _write_account(self, processor_seconds: float) -> None:
+        if self._launched is not None and self._first_sent != math.inf:
+            account = {
+                "requests": len(self._requests),
+                "batch_size": self.batch_size,
+                "first_sent_ms": round(1000 * (self._first_sent - self._begin), 3),
+                "seconds": round(time.perf_counter() - self._begin, 3),
+                "processor_seconds": round(processor_seconds, 3),
+            }
+            Path(self._launched.account).write_text(json.dumps(account), encoding="ascii")
 
     async def _wait_until_due(self, index: int) -> None:
         due = int(self._requests[index]["due_us"])
-        if self._begin is None:
-            self._begin = time.perf_counter() - max(0, due) / 1e6
         ahead = self._begin + due / 1e6 - time.perf_counter()
         if due != NOT_DUE and ahead > 0:
             await asyncio.sleep(ahead)
@@ -155,8 +182,8 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
             await asyncio.sleep(_SECONDS_BETWEEN_CONTACTS)
 
     def _look_after_supervisor(self) -> None:
-        if self._supervisor is not None:
-            end_with_supervisor(self._supervisor)
+        if self._launched is not None:
+            end_with_supervisor(Path(self._launched.supervisor))
 
     async def do_request(self, data: dict[str, Any], token_bucket: Any, session: Any) -> None:
         request = self._requests[data["index"]]
@@ -187,8 +214,9 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         observation.prompt = None
         self._heartbeat.request_finished()
         if observation.sent is not None:  # else the model is not ours and has seen nothing
+            self._first_sent = min(self._first_sent, observation.sent)
             due = int(request["due_us"])
-            moment = None if due == NOT_DUE or self._begin is None else self._begin + due / 1e6
+            moment = None if due == NOT_DUE else self._begin + due / 1e6
             self._write_usage(data["data_abbr"], observation.to_row(due=moment))
 
     def _for_aisbench(self, data: dict[str, Any], observation: RequestObservation) -> dict[str, Any]:
@@ -201,6 +229,7 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         ours = isinstance(self.model, ObservedModel)
         return {
             **data,
+            "index": observation.sequence_index,  # of all requests, whichever of several senders has it
             "max_out_len": observation.max_tokens,
             "prompt": f"row {observation.sequence_index}" if ours else observation.prompt,
         }
@@ -216,8 +245,9 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         if self._usage is None:
             path = Path(self.get_output_dir()) / f"{data_abbr}{USAGE_SUFFIX}"
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._usage = path.open("w", encoding="utf-8")
-        self._usage.write(json.dumps(row, ensure_ascii=False) + "\n")
+            self._usage = path.open("ab", buffering=0)
+        # A line is one write to the end of the file, so that several senders can share it.
+        self._usage.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
 
 class _CountedAtOnce:

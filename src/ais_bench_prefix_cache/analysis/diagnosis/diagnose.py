@@ -7,7 +7,9 @@ from ais_bench_prefix_cache.analysis.diagnosis.evidence import Evidence, Finding
 from ais_bench_prefix_cache.foundation.codes import Code
 
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
-_NOT_EXPLAINING = frozenset({Code.COUNTERS_DISAGREE, Code.BLOCK_COUNTERS})
+_NOT_EXPLAINING = frozenset(
+    {Code.COUNTERS_DISAGREE, Code.BLOCK_COUNTERS, Code.LOAD_GENERATOR_LIMIT, Code.REQUESTS_NOT_COMPARED}
+)
 """Findings that may stand beside a shortfall of hits without being its reason."""
 
 

@@ -15,6 +15,8 @@ from ais_bench_prefix_cache.foundation.codes import Code
 
 _MOST_ADDED_TOKENS = 16
 """A BOS, an EOS, the tokens of a short template: more than this a request is other traffic."""
+_BUSY_SENDER = 0.85
+"""Above this share of a core a sender's event loop is late for what comes and goes."""
 _SAME_TOKENIZER = "Use the server's own tokenizer files as tokenizer.path and prepare again."
 
 
@@ -305,12 +307,43 @@ def _ranks(evidence: Evidence) -> Finding | None:
     )
 
 
+def _sender_is_the_limit(evidence: Evidence) -> Finding | None:
+    share = evidence.facts.busiest_sender
+    if share is None or share < _BUSY_SENDER:
+        return None
+    return Finding(
+        Code.LOAD_GENERATOR_LIMIT,
+        "warning",
+        f"a process that sends used {100 * share:.0f}% of a core while it sent: it may have been the limit of the "
+        "load, not the server",
+        {"busiest_sender": share, "senders": evidence.facts.senders},
+        "Raise aisbench.load.senders on a machine with free cores, or aisbench.load.generators on several machines.",
+    )
+
+
+def _lanes_are_not_proven(evidence: Evidence) -> Finding | None:
+    """Requests that overtake each other in a divided lane can add up to the right sums."""
+    senders, requests = evidence.facts.senders, evidence.requests
+    if senders is None or senders < 2 or (requests is not None and requests.complete):
+        return None
+    return Finding(
+        Code.REQUESTS_NOT_COMPARED,
+        "warning",
+        f"{senders} processes shared the requests, and the server did not say of each how many tokens it hit: sums "
+        "that are right do not prove that each request hit what was planned",
+        {"senders": senders},
+        "Start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report.",
+    )
+
+
 RULES: tuple[Rule, ...] = (
     _tokens_added_by_responses,
     _other_counts_by_responses,
     _unplanned_tokens,
     _bypassed,
     _ranks,
+    _sender_is_the_limit,
+    _lanes_are_not_proven,
 )
 
 CODES = frozenset(

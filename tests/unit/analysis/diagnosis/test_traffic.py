@@ -121,6 +121,19 @@ CASES: list[tuple[Code, Evidence, str, str]] = [
         "ranks, and with a router that exchanges whole ranks",
     ),
     (
+        Code.LOAD_GENERATOR_LIMIT,
+        facts(counted(1000, 576), senders=1, busiest_sender=0.93),
+        "warning",
+        "a process that sends used 93% of a core while it sent: it may have been the limit of the load, not the server",
+    ),
+    (
+        Code.REQUESTS_NOT_COMPARED,
+        facts(counted(1000, 576), senders=4, busiest_sender=0.84),
+        "warning",
+        "4 processes shared the requests, and the server did not say of each how many tokens it hit: sums that are "
+        "right do not prove that each request hit what was planned",
+    ),
+    (
         Code.CACHE_BYPASSED,
         counted(1000, 576, prompt_tokens=1512),
         "warning",
