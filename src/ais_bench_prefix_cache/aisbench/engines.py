@@ -34,11 +34,14 @@ class Generator(Protocol):
 class Engine(Protocol):
     """Starts load generators."""
 
+    def open(self) -> None:
+        """Before the first one: find out that it can start them."""
+
     def start(self, number: int, log: Path, inbox: Inbox) -> Generator:
         """Number ``number``, from 1 on. What it says beside its lines goes to ``log``."""
 
     def close(self) -> None:
-        """All generators have ended."""
+        """After :meth:`open`, also where that failed: all generators have ended."""
 
 
 class LocalEngine:
@@ -46,6 +49,9 @@ class LocalEngine:
 
     def __init__(self, command: Sequence[str] = ()) -> None:
         self._command = command or (sys.executable, "-m", _MODULE)
+
+    def open(self) -> None:
+        """Nothing is needed."""
 
     def start(self, number: int, log: Path, inbox: Inbox) -> Generator:
         return LocalGenerator([word.replace("{n}", str(number)) for word in self._command], number, log, inbox)

@@ -45,6 +45,11 @@ class AISBenchSender:
 
 def sender_for(load: LoadConfig) -> Sender:
     """The sender that a Scenario asks for."""
+    if load.engine == "ray":
+        from ais_bench_prefix_cache.aisbench.ray_engine import RayEngine
+
+        cores = load.senders if isinstance(load.senders, int) else 1
+        return GeneratorsSender(RayEngine(load.address, load.generators, cores))
     if load.engine == "local" and load.generators == 1 and not load.command:
         return AISBenchSender()
     return GeneratorsSender(LocalEngine(load.command))
