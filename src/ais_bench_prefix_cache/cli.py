@@ -36,6 +36,8 @@ COMMANDS = {
     "validate": "prove that the files of a data set are intact",
     "run": "send a data set through AISBench and compare theory with the server's counters",
     "runs": "list the runs of a Scenario: when, how they ended, what was counted",
+    "sweep": "run a Scenario at many points, several times: one table, one page",
+    "compare": "set two runs or sweeps beside each other: differences, intervals, verdicts",
     "analyze": "recompute the actual hit rate from two saved /metrics texts",
     "report": "show the performance and prefix-cache tables of a finished run",
     "schema": "print the Scenario's JSON Schema",
@@ -61,8 +63,9 @@ All of it on an embedded server:
   %(prog)s demo
 
 Exit codes:
-  0 success (warnings included), 2 bad usage, Scenario, data set or snapshots,
-  3 service, 4 AISBench, 70 internal error, 130 interrupted, 143 terminated
+  0 success (warnings included), 1 a condition of compare --fail-if is met,
+  2 bad usage, Scenario, data set or snapshots, 3 service, 4 AISBench,
+  5 too few data to judge --fail-if, 70 internal error, 130 interrupted, 143 terminated
 """
 
 

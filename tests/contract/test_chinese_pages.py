@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = ("artifacts", "ci", "commands", "diagnosis", "differences", "embedded-server", "metrics", "running")
+PAGES = ("artifacts", "ci", "commands", "diagnosis", "differences", "embedded-server", "metrics", "running", "sweeps")
 
 MAY_LAG = frozenset({"artifacts", "commands", "running"})
 """Pages in which the English text may say more for now; a Chinese page never says what the English one does not."""

@@ -15,7 +15,7 @@ from ais_bench_prefix_cache.scenario import schema_problems
 from ais_bench_prefix_cache.scenario.schema import scenario_schema
 
 STRUCTURE = {"$schema", "$id", "$defs", "$ref", "title", "description", "default"}
-STRUCTURE |= {"x-ours", "x-allowed", "x-path", "x-also-called"}
+STRUCTURE |= {"x-ours", "x-allowed", "x-path", "x-also-called", "x-as"}
 STRUCTURE |= {"properties", "patternProperties", "items", "oneOf"}
 
 
@@ -50,7 +50,7 @@ def test_every_object_refuses_unknown_keys_or_is_meant_to_be_open() -> None:
     ]
     branches = [branch for part in subschemas(scenario_schema()) for branch in part.get("oneOf", ())]
     named = [scenario_schema()["$defs"][b["$ref"].rpartition("/")[2]] if "$ref" in b else b for b in branches]
-    assert len(named) == 16
+    assert len(named) == 22
     assert all(branch["additionalProperties"] is False for branch in named)
 
 

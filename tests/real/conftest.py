@@ -292,7 +292,7 @@ def prepare(capsys: pytest.CaptureFixture[str]) -> Callable[[Path], dict[str, An
 
     def run(scenario: Path) -> dict[str, Any]:
         capsys.readouterr()
-        assert main(["prepare", "--mode", "text", "--scenario", str(scenario)]) == 0
+        assert main(["prepare", "--scenario", str(scenario)]) == 0
         printed: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
         return printed
 

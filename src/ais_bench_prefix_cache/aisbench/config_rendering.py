@@ -28,7 +28,10 @@ from ais_bench_prefix_cache.foundation.errors import AISBenchError, Problem
 TEMPLATES = Path(__file__).parent / "templates"
 _ADAPTERS = "ais_bench_prefix_cache.aisbench.adapters"
 _OUR_DATASET = f"{_ADAPTERS}.dataset.PrefixCacheDataset"
-_OUR_INFERENCER = f"{_ADAPTERS}.inferencer.PrefixCacheInferencer"
+_OUR_INFERENCERS = (
+    f"{_ADAPTERS}.inferencer.PrefixCacheInferencer",
+    f"{_ADAPTERS}.conversation.ConversationInferencer",
+)
 _OUR_RUNNER = f"{_ADAPTERS}.runner.ForkingRunner"
 PARTS_FILE = "parts.json"
 SUPERVISOR_FILE = "supervisor"
@@ -209,7 +212,7 @@ def _complete(variables: dict[str, Any], job: AISBenchJob, private_dir: Path) ->
     inferencer = dataset.get("infer_cfg", {}).get("inferencer", {}).get("type") if dataset else None
     if job.is_divided:
         allowed = "with several senders only what the built-in template has"
-        if dataset and inferencer != _OUR_INFERENCER:
+        if dataset and inferencer not in _OUR_INFERENCERS:
             refuse("datasets[0].infer_cfg.inferencer.type", f"is {inferencer!r}, which cannot share the work", allowed)
         if model and model.get("request_rate"):
             refuse("models[0].request_rate", "would hold for each of several senders", "aisbench.model.request_rate")
@@ -222,7 +225,7 @@ def _complete(variables: dict[str, Any], job: AISBenchJob, private_dir: Path) ->
     model["path"] = _tokenizer_directory(model, job.config["tokenizer"], private_dir)
     if dataset.get("type") == _OUR_DATASET:
         # Our inferencer reads a prompt when it sends it; any other one wants it in the data set.
-        dataset.setdefault("with_prompts", inferencer != _OUR_INFERENCER)
+        dataset.setdefault("with_prompts", inferencer not in _OUR_INFERENCERS)
     variables.setdefault("summarizer", {"attr": "performance"})
     if job.role == "sending":
         variables["summarizer"] = {"attr": "performance", "type": f"{_ADAPTERS}.runner.NoSummary"}
@@ -242,7 +245,7 @@ def _complete(variables: dict[str, Any], job: AISBenchJob, private_dir: Path) ->
         )
     return RenderedConfig(
         text=text,
-        waits=inferencer == _OUR_INFERENCER,
+        waits=inferencer in _OUR_INFERENCERS,
         model_abbr=model["abbr"],
         dataset_abbr=dataset["abbr"],
         batch_size=model["batch_size"],

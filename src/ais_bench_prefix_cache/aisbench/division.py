@@ -1,7 +1,7 @@
 """Which requests each of several senders sends, so that theory stays exact.
 
 Requests with one key never leave each other and keep their order: a lane in cold mode, whose requests find in the cache
-what those before them left; a single request in warm-up mode, where nothing depends on the others.
+what those before them left; a conversation; a single request in warm-up mode, where nothing depends on the others.
 """
 
 from __future__ import annotations
@@ -51,18 +51,15 @@ def shares(total: int, sizes: Sequence[int]) -> list[int]:
 
 def _keys(index: RequestIndex, split: Split, urls: int) -> NDArray[np.int64]:
     """One number for each request; equal ones stay together."""
-    rows, ranks = index.records["row"], index.records["dp_rank"]
-    if not len(rows) or ranks[0] == NO_RANK:
-        keys: NDArray[np.int64] = rows % urls if split == "rank" and urls > 1 else rows.copy()
-        return keys
-    if split == "rank":
-        by_rank: NDArray[np.int64] = ranks.copy()
-        return by_rank
+    ranks: NDArray[np.int64] = index.records["dp_rank"].copy()
+    if split == "rank" and NO_RANK not in ranks:
+        return ranks
     # The first request of a lane gives it its name.
     lane_of_row: dict[int, int] = {}
     for row, predecessor in zip(index.column("row"), index.column("predecessor"), strict=True):
         lane_of_row[row] = row if predecessor == NO_PREDECESSOR else lane_of_row[predecessor]
-    return np.fromiter(lane_of_row.values(), dtype=np.int64, count=len(rows))
+    lanes: NDArray[np.int64] = np.fromiter(lane_of_row.values(), dtype=np.int64, count=len(lane_of_row))
+    return lanes % urls if split == "rank" and urls > 1 else lanes
 
 
 def _balanced(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -120,7 +120,8 @@ def job_from_scenario(
     timeout = scenario.service.timeout_seconds
     model = scenario.aisbench.model
     if model.request_rate is not None:
-        seconds = arrival_seconds(len(index), model.request_rate, model.arrivals, scenario.run.random_seed)
+        count = int(index.arriving.sum())
+        seconds = arrival_seconds(count, model.request_rate, model.arrivals, scenario.run.random_seed)
         index = index.due_at(seconds)
     return AISBenchJob(
         scenario_path=scenario.path,

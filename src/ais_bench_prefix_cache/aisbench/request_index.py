@@ -23,7 +23,7 @@ from ais_bench_prefix_cache.foundation.names import NO_RANK
 
 NO_PREDECESSOR = -1
 
-_COLUMNS = ("row", "offset", "size", "max_tokens", "dp_rank", "predecessor")
+_COLUMNS = ("row", "offset", "size", "max_tokens", "dp_rank", "predecessor", "after_end")
 NOT_DUE = -1
 """``due_us`` of a request that is sent as soon as its lane and a slot are free."""
 _RECORD = np.dtype([(name, "<i8") for name in (*_COLUMNS, "due_us")])
@@ -34,8 +34,10 @@ class RequestIndex:
     """One record a request, in send order; every column is int64.
 
     ``row`` is its number in the data set, ``offset`` and ``size`` are where its line lies in the file, in bytes,
-    ``predecessor`` is the row before it in its lane (cold mode), which must be sent by the same sender, and ``due_us``
-    the microseconds after the first request at which it is due.
+    ``predecessor`` is the row that must go before it, by the same sender: the one before in its lane (cold mode), the
+    turn before in its conversation, or for a first turn the one that has its system prompt computed. ``after_end`` is 1
+    where that row's whole answer is waited for, else its first token suffices. ``due_us`` are the microseconds after
+    the first request at which it is due.
     """
 
     records: NDArray[np.void]
@@ -52,10 +54,15 @@ class RequestIndex:
         """The requests at these positions, in this order."""
         return RequestIndex(self.records[np.asarray(positions, dtype=np.int64)])
 
+    @property
+    def arriving(self) -> NDArray[np.bool_]:
+        """Which requests arrive by themselves: all but those that continue a conversation."""
+        return np.asarray(self.records["after_end"] == 0)
+
     def due_at(self, seconds: NDArray[np.float64]) -> RequestIndex:
-        """The same requests, each due at so many seconds after the first."""
+        """The same requests, each that is :attr:`arriving` due at so many seconds after the first."""
         records = self.records.copy()
-        records["due_us"] = np.rint(1e6 * seconds)
+        records["due_us"][self.arriving] = np.rint(1e6 * seconds)
         return RequestIndex(records)
 
     def save(self, path: Path) -> None:
@@ -104,14 +111,25 @@ class IndexReading:
 
     def _note(self, number: int, offset: int, size: int, row: dict[str, Any]) -> None:
         rank = row.get("dp_rank")
-        predecessor = NO_PREDECESSOR
-        if rank is not None:
-            lane = (row["group_id"], rank)
-            predecessor = self._last_of_lane.get(lane, NO_PREDECESSOR)
-            self._last_of_lane[lane] = number
-        values = (number, offset, size, row[self._max_tokens_key], NO_RANK if rank is None else rank, predecessor)
+        max_tokens = row[self._max_tokens_key]
+        values = (number, offset, size, max_tokens, NO_RANK if rank is None else rank, *self._predecessor(number, row))
         for name, value in zip(_COLUMNS, values, strict=True):
             self._columns[name].append(value)
+
+    def _predecessor(self, number: int, row: dict[str, Any]) -> tuple[int, bool]:
+        """The row that goes before a row, and whether its end is waited for."""
+        if row.get("dp_rank") is None:
+            return NO_PREDECESSOR, False
+        lane = (row["group_id"], row["dp_rank"])
+        if "continues" not in row:
+            predecessor = self._last_of_lane.get(lane, NO_PREDECESSOR)
+            self._last_of_lane[lane] = number
+            return predecessor, False
+        if row["continues"] is not None:
+            return row["continues"], True
+        # The first conversation of a lane has the system prompt computed; the others only wait for that.
+        first = self._last_of_lane.setdefault(lane, number)
+        return (first if row["shared_prefix_tokens"] else NO_PREDECESSOR), False
 
     def index(self) -> RequestIndex:
         """The index of all rows that were read."""

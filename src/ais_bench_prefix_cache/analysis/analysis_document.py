@@ -257,6 +257,8 @@ def _prediction(
     service: ServiceConfig,
 ) -> CachePrediction | None:
     """What a cache of the size that the server (or ``service.kv_cache_blocks``) tells would have hit; None without."""
+    if "conversations" in manifest:
+        return None  # Their requests do not share the beginning of one prefix of their group.
     configs = [engine.config for engine in snapshot.by_rank.values() if engine.config is not None]
     sizes = {config.kv_cache_size_tokens for config in configs}
     capacity = sizes.pop() if len(sizes) == 1 else None

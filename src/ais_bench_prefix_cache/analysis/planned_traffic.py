@@ -34,8 +34,8 @@ class RequestColumns:
     def from_rows(cls, rows: Iterable[Mapping[str, Any]]) -> RequestColumns:
         """The columns of rows of ``full.jsonl``.
 
-        Read are ``group_id``, ``dp_rank``, ``lane_sequence``, ``actual_input_tokens``, ``theoretical_hit_tokens``,
-        ``shared_prefix_tokens`` and ``max_tokens``.
+        Read are ``group_id``, ``dp_rank``, ``lane_sequence`` (of conversations ``turn``), ``actual_input_tokens``,
+        ``theoretical_hit_tokens``, ``shared_prefix_tokens`` and ``max_tokens``.
         """
         group_ids: list[str] = []
         dp_ranks: list[int] = []
@@ -47,7 +47,8 @@ class RequestColumns:
         for row in rows:
             group_ids.append(row["group_id"])
             dp_ranks.append(NO_RANK if row["dp_rank"] is None else row["dp_rank"])
-            lane_sequences.append(NO_RANK if row["lane_sequence"] is None else row["lane_sequence"])
+            lane_sequence = row["turn"] if "turn" in row else row["lane_sequence"]
+            lane_sequences.append(NO_RANK if lane_sequence is None else lane_sequence)
             input_tokens.append(row["actual_input_tokens"])
             hit_tokens.append(row["theoretical_hit_tokens"])
             shared_prefix_tokens.append(row["shared_prefix_tokens"])

@@ -27,29 +27,21 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.datasets.format.manifest import inspected_manifest
     from ais_bench_prefix_cache.datasets.format.paths import RunPaths
     from ais_bench_prefix_cache.datasets.format.writing import write_document
-    from ais_bench_prefix_cache.datasets.text.kind import plan_warnings
+    from ais_bench_prefix_cache.datasets.kinds import kind_named
     from ais_bench_prefix_cache.foundation.log_files import run_log
-    from ais_bench_prefix_cache.planning.planner import plan_scenario
-    from ais_bench_prefix_cache.planning.summary import inspect_summary
     from ais_bench_prefix_cache.scenario.loading import load_scenario
 
-    scenario = load_scenario(arguments.scenario, settings=arguments.settings)
-    plan = plan_scenario(scenario)
-    summary = inspect_summary(scenario, plan)
-    warnings = plan_warnings(scenario, plan)
-    summary["warnings"] = warnings
+    scenario = load_scenario(arguments.scenario, rules=None, settings=arguments.settings)
+    # Images have no plan; their Scenario is looked at as one of text.
+    kind = kind_named("text" if scenario.benchmark_mode == "mm" else scenario.benchmark_mode)
+    scenario = load_scenario(arguments.scenario, rules=kind.scenario_rules, settings=arguments.settings)
+    inspection = kind.inspect(scenario)
+    summary = {**inspection.summary, "warnings": list(inspection.warnings)}
     paths = RunPaths.create(scenario.run.output_dir, scenario.run.run_id, datetime.now())
     with run_log(paths.log("inspect")) as log:
         log.info("scenario %s sha256 %s", scenario.path, scenario.sha256)
-        log.info(
-            "%d requests, %d input tokens, planned by %s (%s), theoretical hit rate %.6f",
-            len(plan),
-            plan.total_input_tokens,
-            plan.trajectory.path,
-            plan.trajectory.status,
-            plan.theoretical_hit_rate,
-        )
-        for warning in warnings:
+        log.info("%s", inspection.note)
+        for warning in inspection.warnings:
             log.warning("%s %s", warning["code"], warning["message"])
             warn(warning)
         write_document(paths.manifest, inspected_manifest(scenario, paths, scenario.run.output_dir, summary))

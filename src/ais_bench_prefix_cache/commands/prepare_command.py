@@ -15,8 +15,8 @@ from ais_bench_prefix_cache.foundation.errors import EXIT_OK
 DESCRIPTION = (
     "Make the prompts of a Scenario, exact to the token, and write full.jsonl, requests.jsonl, analysis.json and, "
     "last, manifest.json; with --mode mm choose the image, and write <image scenario>.requests.jsonl in place of the "
-    "two. Continues in the directory of the newest matching `inspect`, otherwise in a new one. "
-    "The last line on stdout is one JSON object with the files' paths."
+    "two; --mode conversation writes no requests.jsonl. Continues in the directory of the newest matching `inspect`, "
+    "otherwise in a new one. The last line on stdout is one JSON object with the files' paths."
 )
 
 
@@ -25,8 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode",
         choices=PREPARED_KINDS,
-        help="text prompts, multimodal requests with images, or prompts that share what a trace shares (default: trace "
-        "with --trace, mm where the Scenario has multimodal.mmmu_parquet_dir, else text)",
+        help="text prompts, multimodal requests with images, conversations, or prompts that share what a trace shares "
+        "(default: trace with --trace, conversation where the Scenario has that section, mm where it has "
+        "multimodal.mmmu_parquet_dir, else text)",
     )
     parser.add_argument("--scenario", type=Path, required=True, metavar="FILE", help="the Scenario (JSON)")
     add_settings(parser)

@@ -21,6 +21,7 @@ KINDS: dict[str, tuple[str, bool]] = {
     "text": ("text.kind", True),
     "mm": ("images.kind", True),
     "trace": ("traces.kind", True),
+    "conversation": ("conversations.kind", True),
     "distribution": ("copies.kind", False),
 }
 PREPARED_KINDS = tuple(name for name, (_, prepared) in KINDS.items() if prepared)

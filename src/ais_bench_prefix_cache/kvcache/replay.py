@@ -29,13 +29,14 @@ class SequentialReplay:
         """Hit tokens counted so far, by rank."""
         self._seen: list[set[BlockHash]] = [set() for _ in range(ranks)]
 
-    def run(self, rank: int, prompt: Prompt, *, counted: bool = True) -> int:
+    def run(self, rank: int, prompt: Prompt, *, output: Sequence[int] = (), counted: bool = True) -> int:
         """Send one request to ``rank`` and let it finish; returns how many of its tokens hit.
 
-        With ``counted=False`` (a warm-up) queries and hits stay as they are.
+        The tokens of its ``output`` are cached, too, but for the last one: nothing is computed after it. With
+        ``counted=False`` (a warm-up) queries and hits stay as they are.
         """
         seen = self._seen[rank]
-        hashes = block_hashes(prompt, self.block_size)
+        hashes = block_hashes([*prompt, *output[:-1]] if len(output) > 1 else prompt, self.block_size)
         hit_blocks = max(len(prompt) - 1, 0) // self.block_size
         # Nothing is ever forgotten, so a known block has known parents: all that is missing lies at the end.
         while hit_blocks and hashes[hit_blocks - 1] not in seen:

@@ -1,48 +1,32 @@
 """The pictures of a run's page, as SVG: readable without a script, sharp on paper, and in the colours of the page.
 
-Drawn by matplotlib, which is well kept and writes plain SVG (plotly and altair need a script of megabytes to show
-anything). Text stays text. Colours are written as placeholders that become the page's CSS variables, so that a picture
-is dark where the page is. Above :data:`MOST_DOTS` dots, a picture shows every n-th request and says so.
+Above :data:`MOST_DOTS` dots, a picture shows every n-th request and says so.
 """
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
-from ais_bench_prefix_cache.foundation.codes import Code
-from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.reporting.drawing import (
+    COLOURS,
+    DIM,
+    INK,
+    MARKERS,
+    Chart,
+    add_legend,
+    empty_figure,
+    figure_svg,
+    label_axes,
+    style_axes,
+)
 
 MOST_DOTS = 4000
-_VARIABLES = {
-    "#010101": "var(--ink)",
-    "#020202": "var(--line)",
-    "#030303": "var(--dim)",
-    "#04a101": "var(--c1)",
-    "#04a102": "var(--c2)",
-    "#04a103": "var(--c3)",
-    "#04a104": "var(--c4)",
-    "#04a105": "var(--c5)",
-    "#04a106": "var(--c6)",
-}
-_INK, _LINE, _DIM, *_COLOURS = _VARIABLES
-_MARKERS = "osD^vP"
-_MOST_RANKS = len(_COLOURS)
-
-
-@dataclass(frozen=True)
-class Chart:
-    """One picture: its heading, its SVG, and a sentence that says what it shows."""
-
-    title: str
-    svg: str
-    caption: str
+_MOST_RANKS = len(COLOURS)
 
 
 def charts_of_run(records: Sequence[RequestRecord], series: Sequence[Mapping[str, Any]]) -> list[Chart]:
@@ -72,22 +56,22 @@ def _ttft_by_uncached(records: Sequence[RequestRecord]) -> Chart | None:
     streamed = all(record.ttft_ms is not None for record in known)
     name = "Time to first token" if streamed else "Time to the end of the answer"
     shown, note = _thinned(known)
-    figure, axes = _figure()
+    figure, axes = empty_figure()
     for number, (rank, members) in enumerate(_by_rank(shown)):
         axes.plot(
             [(record.input_tokens or 0) - (record.hit_tokens or 0) for record in members],
             [record.ttft_ms if streamed else record.e2el_ms for record in members],
-            _MARKERS[number % len(_MARKERS)],
-            color=_COLOURS[number % len(_COLOURS)],
+            MARKERS[number % len(MARKERS)],
+            color=COLOURS[number % len(COLOURS)],
             label=rank,
             markersize=4,
             alpha=0.7,
             markeredgewidth=0,
         )
-    _label(axes, "Uncached input tokens", f"{name}, ms")
-    _legend(axes)
+    label_axes(axes, "Uncached input tokens", f"{name}, ms")
+    add_legend(axes)
     caption = f"Each mark is one request: the tokens that the server had to compute, and the {name.lower()}."
-    return Chart(f"{name} against uncached tokens", _svg(figure), f"{caption}{note}")
+    return Chart(f"{name} against uncached tokens", figure_svg(figure), f"{caption}{note}")
 
 
 def _distributions(records: Sequence[RequestRecord]) -> Chart | None:
@@ -98,15 +82,15 @@ def _distributions(records: Sequence[RequestRecord]) -> Chart | None:
     curves = {name: values for name, values in curves.items() if values}
     if not curves:
         return None
-    figure, axes = _figure()
+    figure, axes = empty_figure()
     for number, (name, values) in enumerate(curves.items()):
         share = np.linspace(0, 100, min(len(values), 1000))
         at = np.percentile(values, share)
-        axes.plot(np.maximum(at, 1e-3), share, color=_COLOURS[number], linestyle=("-", "--", "-.")[number], label=name)
+        axes.plot(np.maximum(at, 1e-3), share, color=COLOURS[number], linestyle=("-", "--", "-.")[number], label=name)
     axes.set_xscale("log")
-    _label(axes, "Milliseconds (logarithmic)", "Share of requests, %")
-    _legend(axes)
-    return Chart("Distributions", _svg(figure), "How many per cent of the requests were at most this slow.")
+    label_axes(axes, "Milliseconds (logarithmic)", "Share of requests, %")
+    add_legend(axes)
+    return Chart("Distributions", figure_svg(figure), "How many per cent of the requests were at most this slow.")
 
 
 def _cumulative_rate(records: Sequence[RequestRecord]) -> Chart | None:
@@ -116,19 +100,19 @@ def _cumulative_rate(records: Sequence[RequestRecord]) -> Chart | None:
     )
     if not known:
         return None
-    figure, axes = _figure()
+    figure, axes = empty_figure()
     inputs = np.cumsum([record.planned_input_tokens or 0 for record in known])
     moments = [record.sent_s for record in known]
     theory = 100 * np.cumsum([record.planned_hit_tokens or 0 for record in known]) / inputs
-    _step(axes, moments, theory, _COLOURS[0], "-", "theory")
+    _step(axes, moments, theory, COLOURS[0], "-", "theory")
     if all(record.hit_tokens is not None for record in known):
         seen = 100 * np.cumsum([record.hit_tokens or 0 for record in known]) / inputs
-        _step(axes, moments, seen, _COLOURS[1], "--", "seen by the server")
+        _step(axes, moments, seen, COLOURS[1], "--", "seen by the server")
     axes.set_ylim(0, 100)
-    _label(axes, "Seconds after the first request", "Hit rate so far, %")
-    _legend(axes)
+    label_axes(axes, "Seconds after the first request", "Hit rate so far, %")
+    add_legend(axes)
     caption = "Hit tokens over input tokens of all requests sent so far: as planned, and as each answer reported."
-    return Chart("Cumulative hit rate", _svg(figure), caption)
+    return Chart("Cumulative hit rate", figure_svg(figure), caption)
 
 
 def _latency_by(records: Sequence[RequestRecord], what: str, name_of: Any) -> Chart | None:
@@ -141,31 +125,31 @@ def _latency_by(records: Sequence[RequestRecord], what: str, name_of: Any) -> Ch
     if len(groups) < 2:
         return None
     names = sorted(groups, key=_natural)[:40]
-    figure, axes = _figure(height=max(2.2, 0.24 * len(names) + 0.9))
+    figure, axes = empty_figure(height=max(2.2, 0.24 * len(names) + 0.9))
     axes.boxplot(
         [groups[name] for name in names],
         orientation="horizontal",
         whis=(5, 95),
         showfliers=False,
-        medianprops={"color": _COLOURS[1], "linewidth": 2},
-        boxprops={"color": _INK},
-        whiskerprops={"color": _DIM},
-        capprops={"color": _DIM},
+        medianprops={"color": COLOURS[1], "linewidth": 2},
+        boxprops={"color": INK},
+        whiskerprops={"color": DIM},
+        capprops={"color": DIM},
     )
     axes.set_yticks(range(1, len(names) + 1), labels=names)
     axes.invert_yaxis()
     latency = "Time to first token" if streamed else "Time to the end of the answer"
-    _label(axes, f"{latency}, ms", "")
+    label_axes(axes, f"{latency}, ms", "")
     more = f" The first 40 of {len(groups)}." if len(groups) > 40 else ""
     caption = f"{latency} by {what}: median, quartiles, 5th and 95th percentile.{more}"
-    return Chart(f"{latency} by {what}", _svg(figure), caption)
+    return Chart(f"{latency} by {what}", figure_svg(figure), caption)
 
 
 def _load_over_time(series: Sequence[Mapping[str, Any]]) -> Chart | None:
     moments = [line["time_s"] for line in series]
     if len(moments) < 2:
         return None
-    figure, axes = _figure()
+    figure, axes = empty_figure()
 
     def mean(line: Mapping[str, Any], measure: str) -> float:
         values = [value for value in line[measure].values() if value is not None]
@@ -175,19 +159,19 @@ def _load_over_time(series: Sequence[Mapping[str, Any]]) -> Chart | None:
         values = [value for value in line[measure].values() if value is not None]
         return float(sum(values)) if values else float("nan")
 
-    axes.plot(moments, [100 * mean(line, "kv_cache_usage") for line in series], color=_COLOURS[0], label="KV cache, %")
+    axes.plot(moments, [100 * mean(line, "kv_cache_usage") for line in series], color=COLOURS[0], label="KV cache, %")
     axes.set_ylim(0, 100)
-    _label(axes, "Seconds after the first request", "KV cache in use, %")
+    label_axes(axes, "Seconds after the first request", "KV cache in use, %")
     queues = axes.twinx()
-    for measure, colour, style in (("running", _COLOURS[1], "--"), ("waiting", _COLOURS[2], ":")):
+    for measure, colour, style in (("running", COLOURS[1], "--"), ("waiting", COLOURS[2], ":")):
         queues.plot(moments, [total(line, measure) for line in series], color=colour, linestyle=style, label=measure)
     queues.set_ylim(bottom=0)
-    _style(queues)
-    _label(queues, "", "Requests")
+    style_axes(queues)
+    label_axes(queues, "", "Requests")
     handles = [*axes.get_lines(), *queues.get_lines()]
-    figure.legend(handles=handles, frameon=False, labelcolor=_INK, loc="outside upper center", ncols=3, fontsize=9)
+    figure.legend(handles=handles, frameon=False, labelcolor=INK, loc="outside upper center", ncols=3, fontsize=9)
     caption = "Mean use of the ranks' KV caches, and requests that ran and waited, as /metrics told them."
-    return Chart("Cache use and queues", _svg(figure), caption)
+    return Chart("Cache use and queues", figure_svg(figure), caption)
 
 
 def _by_rank(records: Sequence[RequestRecord]) -> list[tuple[str, list[RequestRecord]]]:
@@ -209,59 +193,6 @@ def _thinned(records: Sequence[RequestRecord]) -> tuple[Sequence[RequestRecord],
 def _step(axes: Any, moments: Sequence[Any], values: Any, colour: str, style: str, label: str) -> None:
     step = max(1, len(moments) // 2000)
     axes.step(moments[::step], values[::step], where="post", color=colour, linestyle=style, label=label)
-
-
-def _figure(height: float = 3.2) -> tuple[Any, Any]:
-    """An empty figure of 5.6 inches, which a screen of 400 pixels still shows readably."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ArtifactError.of(
-            Code.REPORT_NEEDS,
-            "report --html",
-            "its pictures are drawn by matplotlib, which is not installed",
-            hint="pip install 'ais-bench-prefix-cache[report]'",
-        ) from None
-    figure = Figure(figsize=(5.6, height), layout="constrained")
-    axes = figure.subplots()
-    _style(axes)
-    axes.grid(color=_LINE, linewidth=0.6)
-    axes.set_axisbelow(True)
-    return figure, axes
-
-
-def _style(axes: Any) -> None:
-    axes.tick_params(colors=_INK, labelsize=9)
-    for side, spine in axes.spines.items():
-        spine.set_color(_DIM)
-        spine.set_visible(side not in ("top",))
-
-
-def _label(axes: Any, horizontal: str, vertical: str) -> None:
-    axes.set_xlabel(horizontal, color=_INK, fontsize=10)
-    axes.set_ylabel(vertical, color=_INK, fontsize=10)
-
-
-def _legend(axes: Any) -> None:
-    if len(axes.get_lines()) > 1:
-        axes.legend(frameon=False, labelcolor=_INK, fontsize=9)
-
-
-def _svg(figure: Any) -> str:
-    """The figure as an element that scales with the page, its placeholders replaced by the page's colours."""
-    import matplotlib as mpl
-
-    out = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "page"}):
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = out.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'<svg [^>]*viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" role="img">', text, count=1)
-    text = re.sub(r' xlink:href="', ' href="', text)
-    for placeholder, variable in _VARIABLES.items():
-        text = text.replace(placeholder, variable)
-    return re.sub(r"font: [^;\"]*?([\d.]+px)[^;\"]*;", r"font-size: \1;", text)
 
 
 def _natural(name: str) -> tuple[str, int]:

@@ -31,14 +31,17 @@ def run_section(analysis: Mapping[str, Any], config: Mapping[str, Any]) -> dict[
     service, runtime = config["service"], analysis["runtime"]
     model = config["aisbench"]["model"]
     sent = runtime.get("aisbench", {})
-    mode = config["prefix_cache"]["mode"] if "theory" in analysis else ", ".join(config["multimodal"]["scenarios"])
+    theory = analysis.get("theory")
+    mode = ", ".join(config["multimodal"]["scenarios"]) if theory is None else config["prefix_cache"]["mode"]
+    if theory is not None and "turns" in theory:
+        mode = f"conversations, {config['conversation']['answers']} answers"
     versions = runtime.get("precheck", {}).get("versions", {}).values()
     return {
         "run": runtime.get("run"),
         "model": service["model"],
         "server_versions": sorted({str(version) for version in versions}),
         "mode": mode,
-        "requests": config["requests"]["count"],
+        "requests": (theory or {}).get("requests", config["requests"]["count"]),
         "dp_size": service["dp_size"],
         "batch_size": sent.get("batch_size", model["batch_size"]),
         "request_rate_per_s": model.get("request_rate"),

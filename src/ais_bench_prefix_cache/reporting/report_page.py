@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
-from ais_bench_prefix_cache.foundation.codes import Code
-from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.reporting.charts import charts_of_run
+from ais_bench_prefix_cache.reporting.page_templates import render_page
 from ais_bench_prefix_cache.reporting.performance_tables import LATENCY_MEANINGS, LATENCY_NAMES, shown, whole_run_rows
 from ais_bench_prefix_cache.reporting.report_document import run_section
 from ais_bench_prefix_cache.reporting.summary_table import summary_rows
@@ -35,8 +33,8 @@ def render_report_page(
     latency = performance["latency"] if performance else {}
     statistics = [name for name in next(iter(latency.values()), {}) if name != "count"]
     run = run_section(analysis, config)
-    page: str = _template("run.html.j2").render(
-        css=_file("page.css"),
+    return render_page(
+        "run.html.j2",
         run_id=run_id,
         facts=_facts(run),
         imitation=any(EMBEDDED_SERVER in version for version in run["server_versions"]),
@@ -55,7 +53,6 @@ def render_report_page(
         config=json.dumps(config, indent=2, ensure_ascii=False),
         aisbench_csv=aisbench_csv,
     )
-    return page
 
 
 def _facts(run: Mapping[str, Any]) -> list[str]:
@@ -100,23 +97,3 @@ def _hit_row(name: str, tally: Mapping[str, int], most: int) -> dict[str, Any]:
         "theory_width": round(100 * tally["expected_hits"] / most, 2),
         "seen_width": round(100 * tally["seen_hits"] / most, 2),
     }
-
-
-def _template(name: str) -> Any:
-    try:
-        import jinja2
-    except ImportError:
-        raise ArtifactError.of(
-            Code.REPORT_NEEDS,
-            "report --html",
-            "pages are made with jinja2, which is not installed",
-            hint="pip install 'ais-bench-prefix-cache[report]'",
-        ) from None
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_file), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template(name)
-
-
-def _file(name: str) -> str:
-    return (files("ais_bench_prefix_cache.reporting") / "pages" / name).read_text(encoding="utf-8")

@@ -17,16 +17,18 @@ def summary_rows(analysis: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "theory" not in analysis:
         return _image_rows(actual)
     measured = actual is not None
+    has_target = "requested_target_hit_rate" in analysis
     rows = [
-        ("Overall target hit rate", _percent(analysis["requested_target_hit_rate"])),
+        *([("Overall target hit rate", _percent(analysis["requested_target_hit_rate"]))] if has_target else []),
         ("Overall theoretical hit rate", _percent(analysis["theoretical_hit_rate"])),
         ("Overall actual hit rate", _percent(actual["global_hit_rate"]) if actual else NOT_MEASURED),
         (
             "Theory-actual deviation",
             f"{analysis['theory_actual_absolute_difference_pp']:.2f} pp" if measured else NOT_MEASURED,
         ),
-        ("Theory-target deviation", f"{analysis['target_absolute_difference_pp']:.2f} pp"),
     ]
+    if has_target:
+        rows.append(("Theory-target deviation", f"{analysis['target_absolute_difference_pp']:.2f} pp"))
     if actual:
         theory = analysis["theory"]
         rows += [

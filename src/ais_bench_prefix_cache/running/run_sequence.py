@@ -108,6 +108,7 @@ def run_benchmark(
         with phases.enter("analysis"):
             runtime = {
                 "run": directory.name,
+                "rows_sha256": _rows_sha256(data),
                 "precheck": server.facts,
                 "reset": {"accepted": reset.accepted, "proven": reset.proven, "attempts": reset.attempts},
                 "warmup": warmup_section(warmed),
@@ -168,10 +169,11 @@ def _tokenizer(
 def _job(
     scenario: Scenario, data: VerifiedDataSet, traffic: FormalTraffic, template_path: Path | None, phases: Phases
 ) -> AISBenchJob:
-    """Templates of the user's own are for text: images always go through the built-in one."""
+    """Templates of the user's own are for text: other data sets always go through the built-in one."""
     own = template_path or scenario.aisbench.config
-    if traffic.images_per_request and own is not None:
-        phases.note("note: aisbench.config is a template for text; images are sent with the built-in one")
+    if not data.kind.takes_template and own is not None:
+        what = "images are" if traffic.images_per_request else "this data set is"
+        phases.note(f"note: aisbench.config is a template for text; {what} sent with the built-in one")
         own = None
     return job_from_scenario(
         scenario,
@@ -181,6 +183,12 @@ def _job(
         template_path=own or traffic.template,
         log_path=data.paths.log("aisbench"),
     )
+
+
+def _rows_sha256(data: VerifiedDataSet) -> dict[str, str]:
+    """The digest of each file of rows: two runs of the same ones sent the same requests."""
+    artifacts: Mapping[str, Mapping[str, Any]] = data.manifest["artifacts"]
+    return {key: entry["sha256"] for key, entry in artifacts.items() if "sha256" in entry}
 
 
 def _empty(server: UnderstoodServer, phases: Phases) -> ResetOutcome:

@@ -51,7 +51,7 @@ def run_scenario(
         raise ScenarioError.of(
             Code.CONFIG_IS_FOR_TEXT,
             "--config",
-            "the prepared data set has images, which are sent with the built-in template",
+            "the prepared data set is not text, so it is sent with the built-in template",
             hint="Leave --config out.",
         )
     with run_log(found.paths.log("run")) as log:

@@ -15,6 +15,7 @@ from ais_bench_prefix_cache.scenario.field_rules import CheckedFields, check_ser
 from ais_bench_prefix_cache.scenario.findings import FieldFindings, value_at
 from ais_bench_prefix_cache.scenario.model import (
     CorpusSelection,
+    CsvLengths,
     LengthSpec,
     ServiceConfig,
     TruncatedNormalLength,
@@ -35,6 +36,9 @@ def effective_config(document: Mapping[str, Any], lengths: Mapping[FieldPath, Le
     for path, length in lengths.items():
         if isinstance(length, TruncatedNormalLength):
             value_at(effective, path).update(mean=length.mean, std=length.std)
+        elif isinstance(length, CsvLengths) and path[0] == "conversation":
+            # The data set says all of its lengths itself.
+            value_at(effective, path[:-1])[path[-1]] = {"mode": "explicit", "values": list(length.values)}
     corpus, prefix_cache, service = effective["corpus"], effective["prefix_cache"], effective["service"]
     corpus["selection"] = _selection_in_one_form(corpus["selection"])
     seed_tokens = prefix_cache["seed_blocks"] * effective["tokenizer"]["block_size"]

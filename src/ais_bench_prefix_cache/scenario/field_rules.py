@@ -80,9 +80,8 @@ def check_minimum_non_shared_length(fields: CheckedFields) -> int | None:
     return int(configured)
 
 
-def check_group_weights(fields: CheckedFields) -> None:
+def check_group_weights(fields: CheckedFields, groups: FieldPath = ("prefix_cache", "groups")) -> None:
     """One weight per group, not all 0."""
-    groups: FieldPath = ("prefix_cache", "groups")
     count = fields.get(*groups, "count")
     path: FieldPath = (*groups, "assignment", "weights")
     # The whole rule must be sound: with an unknown mode the schema says nothing about the weights.
@@ -170,6 +169,14 @@ def check_multimodal(fields: CheckedFields) -> None:
         fields.findings.report(
             directory, Code.MISSING_KEY, "--mode mm needs it", allowed="the directory of the MMMU Parquet files"
         )
+
+
+def check_conversation(fields: CheckedFields) -> None:
+    """What conversations need: their section, and a completions endpoint, which takes token ids."""
+    if fields.findings.sound(("conversation",)) and fields.get("conversation") is None:
+        allowed = "a section; {} for its defaults"
+        fields.findings.report(("conversation",), Code.MISSING_KEY, "--mode conversation needs it", allowed=allowed)
+    check_completions_url(fields)
 
 
 def check_completions_url(fields: CheckedFields) -> None:

@@ -23,13 +23,21 @@ TEXT_FIELDS = (
     "service.dp_size",
 )
 IMAGE_FIELDS = (*TEXT_FIELDS, "multimodal")
+CONVERSATION_FIELDS = (
+    *(name for name in TEXT_FIELDS if name not in ("requests", "output", "prefix_cache")),
+    "conversation",
+)
+FIELDS: Mapping[ScenarioRules, tuple[str, ...]] = {
+    "prefixes": TEXT_FIELDS,
+    "images": IMAGE_FIELDS,
+    "conversations": CONVERSATION_FIELDS,
+}
 PATH_KEYS = ("path", "mmmu_parquet_dir")
 
 
 def data_fields(effective: Mapping[str, Any], rules: ScenarioRules) -> dict[str, Any]:
     """What of an effective configuration shapes the data set, by dotted names. Images do not shape text."""
-    names = IMAGE_FIELDS if rules == "images" else TEXT_FIELDS
-    return {name: copy.deepcopy(_value(effective, name)) for name in names}
+    return {name: copy.deepcopy(_value(effective, name)) for name in FIELDS[rules]}
 
 
 def data_sha256(effective: Mapping[str, Any], rules: ScenarioRules) -> str:

@@ -22,6 +22,9 @@ from ais_bench_prefix_cache.scenario.model import (
     UniformLength,
 )
 
+CSV_COLUMNS = {"output_length": OUTPUT_COLUMNS, "answer_length": OUTPUT_COLUMNS, "turns": ("turns",)}
+"""Where a file of lengths has them, by the field that names it; elsewhere they are inputs."""
+
 
 def read_length_rule(fields: CheckedFields, path: FieldPath) -> LengthSpec | None:
     """The rule at ``path``, a CSV file of lengths read; None where it is not sound."""
@@ -31,7 +34,7 @@ def read_length_rule(fields: CheckedFields, path: FieldPath) -> LengthSpec | Non
     mode = rule["mode"]
     if mode == "csv":
         file = Path(rule["path"])
-        columns = OUTPUT_COLUMNS if path[-1] == "output_length" else INPUT_COLUMNS
+        columns = CSV_COLUMNS.get(str(path[-1]), INPUT_COLUMNS)
 
         def report(problem: Problem) -> None:
             fields.findings.report_elsewhere((*path, "path"), problem)

@@ -19,6 +19,7 @@ from ais_bench_prefix_cache.scenario.field_rules import (
     API_KEY_PHRASE,
     CheckedFields,
     check_completions_url,
+    check_conversation,
     check_group_weights,
     check_minimum_non_shared_length,
     check_multimodal,
@@ -33,6 +34,9 @@ from ais_bench_prefix_cache.scenario.groups import group_counts
 from ais_bench_prefix_cache.scenario.length_rules import check_count, check_room, listed_count, read_length_rule
 from ais_bench_prefix_cache.scenario.model import (
     CorpusSelection,
+    CsvLengths,
+    ExplicitLengths,
+    FixedLength,
     GroupAssignment,
     GroupOverride,
     LengthSpec,
@@ -55,8 +59,9 @@ def load_scenario(
 ) -> Scenario:
     """Read and check a Scenario file (and the CSV files of lengths that it names).
 
-    ``rules`` "images" leaves out the rules of blocks and shared prefixes, which image data sets do not have, and
-    adds theirs; None checks only what holds for both, where the kind is still to be learned from a manifest.
+    ``rules`` "images" and "conversations" leave out the rules of blocks and shared prefixes, which those data sets do
+    not have, and add theirs; None checks only what holds for all, where the kind is still to be learned from a
+    manifest.
     ``environment`` supplies the API key where the Scenario has none; ``settings`` ("requests.count=200") replace fields
     of the file. Raises :class:`ScenarioError` with every problem found.
     """
@@ -105,8 +110,13 @@ def _checked_scenario(
     lengths = _length_rules(fields, assignment, room)
     check_override_groups(fields)
     check_service(fields)
+    if "conversation" in document:
+        check_group_weights(fields, ("conversation", "system_prompts"))
+        lengths |= _conversation_lengths(fields)
     if rules == "images":
         check_multimodal(fields)
+    elif rules == "conversations":
+        check_conversation(fields)
     elif rules == "prefixes":
         check_completions_url(fields)
     api_key = _api_key(fields, environment)
@@ -210,6 +220,50 @@ def _length_rules(
             check_count(fields, path, rule, requests, "requests.count is")
         if overridden != groups:
             has_room(path, rule)
+    return rules
+
+
+def _conversation_lengths(fields: CheckedFields) -> dict[FieldPath, LengthSpec]:
+    """The length rules of conversations by their places. A rule that lists lengths must list as many as there are.
+
+    How many messages and answers there are is known where the numbers of turns are not drawn.
+    """
+    section: FieldPath = ("conversation",)
+    conversations = fields.get(*section, "count")
+    prompts: FieldPath = (*section, "system_prompts")
+    rules: dict[FieldPath, LengthSpec] = {}
+
+    def read(path: FieldPath, count: int | None, whose: str) -> LengthSpec | None:
+        rule = read_length_rule(fields, path)
+        if rule is not None:
+            rules[path] = rule
+            if count is not None:
+                check_count(fields, path, rule, count, whose)
+        return rule
+
+    turns = read((*section, "turns"), conversations, "conversation.count is")
+    read((*section, "first_message_length"), conversations, "conversation.count is")
+    # Without system prompts their length says nothing.
+    read((*prompts, "length"), fields.get(*prompts, "count") or None, "conversation.system_prompts.count is")
+    total: int | None = None
+    if isinstance(turns, FixedLength) and conversations is not None:
+        total = conversations * turns.value
+    elif isinstance(turns, (ExplicitLengths, CsvLengths)):
+        total = sum(turns.values)
+    messages = None if total is None or conversations is None else total - conversations
+    for name, count, whose in (
+        ("message_length", messages, "the number of later messages is"),
+        ("answer_length", total, "the number of answers is"),
+    ):
+        path: FieldPath = (*section, name)
+        rule = read(path, count, whose)
+        if rule is not None and listed_count(rule) is not None and turns is not None and total is None:
+            fields.findings.report(
+                path,
+                Code.NOT_ALLOWED,
+                "lengths are listed although the numbers of turns are drawn, so that nobody knows how many there are",
+                allowed="fixed, uniform or truncated_normal; or turns that are fixed, explicit or csv",
+            )
     return rules
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Union
 
-ScenarioRules = Literal["prefixes", "images"]
-"""Which sections of a Scenario count: those of blocks and shared prefixes, or those of images."""
+ScenarioRules = Literal["prefixes", "images", "conversations"]
+"""Which sections of a Scenario count: those of blocks and shared prefixes, of images, or of conversations."""
 CacheMode = Literal["cold", "warmup"]
 OrderStrategy = Literal["sequential", "within_group_shuffle", "interleave", "global_shuffle", "input_len_asc"]
 
@@ -266,6 +266,26 @@ class MultimodalConfig:
 
 
 @dataclass(frozen=True)
+class SystemPromptsConfig:
+    count: int
+    assignment: GroupAssignment
+    length: LengthSpec
+
+
+@dataclass(frozen=True)
+class ConversationConfig:
+    """``turns`` is a number of turns, drawn as lengths are; all other lengths are tokens."""
+
+    count: int
+    turns: LengthSpec
+    system_prompts: SystemPromptsConfig
+    first_message_length: LengthSpec
+    message_length: LengthSpec
+    answer_length: LengthSpec
+    answers: Literal["generated", "scripted"]
+
+
+@dataclass(frozen=True)
 class Scenario:
     """A loaded Scenario.
 
@@ -287,6 +307,7 @@ class Scenario:
     validation: ValidationConfig
     aisbench: AisbenchConfig
     multimodal: MultimodalConfig | None = None
+    conversation: ConversationConfig | None = None
     effective: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -300,6 +321,8 @@ class Scenario:
         return self.prefix_cache.seed_blocks * self.tokenizer.block_size
 
     @property
-    def benchmark_mode(self) -> Literal["text", "mm"]:
-        """What ``prepare`` makes of it where no option says: images where their directory is given, else text."""
+    def benchmark_mode(self) -> Literal["text", "mm", "conversation"]:
+        """What ``prepare`` makes of it where no option says: what the Scenario has a section for, else text."""
+        if self.conversation is not None:
+            return "conversation"
         return "mm" if self.multimodal is not None and self.multimodal.mmmu_parquet_dir is not None else "text"

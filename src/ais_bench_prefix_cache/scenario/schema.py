@@ -75,7 +75,8 @@ def schema_fields() -> Iterator[tuple[str, Schema]]:
     """Every field of a Scenario with its schema, once: ``requests.input_length.ranges[].min``, ….
 
     The branches of a tagged union appear together, as one field per key. A group's overrides appear once, under
-    ``group-N``; what lies inside the rules there is the same as in the global ones.
+    ``group-N``; what lies inside the rules there is the same as in the global ones, and what lies inside a field with
+    ``x-as`` is the same as in the field that it names.
     """
     yield from _fields("", scenario_schema())
 
@@ -90,7 +91,8 @@ def _fields(prefix: str, schema: Schema) -> Iterator[tuple[str, Schema]]:
     for key, field in properties.items():
         path = f"{prefix}.{key}" if prefix else key
         yield path, resolved(field)
-        yield from _fields(path, field)
+        if "x-as" not in field:
+            yield from _fields(path, field)
     if schema.get("type") == "array" and "properties" in schema["items"]:
         yield from _fields(f"{prefix}[]", schema["items"])
     for field in schema.get("patternProperties", {}).values():

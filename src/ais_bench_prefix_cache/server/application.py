@@ -9,7 +9,7 @@ import secrets
 import sys
 import traceback
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -159,6 +159,13 @@ class _Answer:
     output: asyncio.Queue[GeneratedToken]
     created: int
     hit_tokens_of_first_token: int | None = None
+
+    def returned_ids(self, choice: int, token_ids: Sequence[int], *, first: bool = True) -> dict[str, list[int]]:
+        """What a choice tells of ids, where the request asks for them; of the prompt only the ``first`` time."""
+        if not self.call.return_token_ids:
+            return {}
+        prompt = {"prompt_token_ids": list(self.call.prompts[choice // self.call.n])} if first else {}
+        return {**prompt, "token_ids": list(token_ids)}
 
     async def tokens(self) -> AsyncIterator[GeneratedToken]:
         """The tokens of all choices as they come; when the reader stops early, the rest is aborted."""
@@ -339,7 +346,10 @@ class _Service:
             )
         if not await _collect(answer, request):
             return Response(status_code=499)
-        choices = [answer_format.choice(index, self._text(answer, index)) for index in range(len(answer.choices))]
+        choices = [
+            answer_format.choice(index, self._text(answer, index)) | answer.returned_ids(index, choice.token_ids)
+            for index, choice in enumerate(answer.choices)
+        ]
         return JSONResponse(
             {
                 **envelope,
@@ -423,10 +433,11 @@ class _Service:
             text = self._tokenizer.output_text(token.token_id)
             if call.echo and token.choice not in begun:
                 text = self._prompt_text(answer, token.choice) + text
+            ids = answer.returned_ids(token.choice, [token.token_id], first=token.choice not in begun)
             begun.add(token.choice)
             more = answer_format.event(self._usage(answer) if call.continuous_usage else None)
             for piece in answer_format.pieces(token.choice, text, token.finished):
-                yield event([piece], **more)
+                yield event([piece | ids], **more)
         if call.include_usage:
             yield event([], **answer_format.last_event(self._usage(answer)))
         yield b"data: [DONE]\n\n"

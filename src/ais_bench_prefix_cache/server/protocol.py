@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from ais_bench_prefix_cache.kvcache.block_hash import ExtraKeys, MultimodalItem
@@ -72,6 +72,8 @@ class GenerationCall:
     images: tuple[PromptImage, ...] = ()
     routed_dp_rank: int | None = None
     """SGLang's way to ask for a rank in the body."""
+    return_token_ids: bool = False
+    """Of the answers, and beside them those of the prompts."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,8 @@ def parse_completion(body: Mapping[str, Any], context: ApiContext) -> Generation
     listed = _prompt_list(prompt)
     _check_choices(len(listed), n)
     prompts = [_encode(item, context, add_special_tokens=special) if isinstance(item, str) else item for item in listed]
-    return _generation_call(body, prompts, n, max_tokens, context)
+    call = _generation_call(body, prompts, n, max_tokens, context)
+    return replace(call, return_token_ids=body.get("return_token_ids") is True)
 
 
 def parse_chat(body: Mapping[str, Any], context: ApiContext) -> GenerationCall:

@@ -15,12 +15,15 @@ FIELDS = ("row", "offset", "size", "max_tokens", "dp_rank", "predecessor", "due_
 
 
 def index_of(lanes):
-    """An index of requests with these (group, rank), in this order; None is a request of warm-up mode."""
+    """An index of requests with these (group, rank), in this order; None is a request of warm-up mode.
+
+    A lane without a rank is a conversation.
+    """
     last: dict[object, int] = {}
     records = np.zeros(len(lanes), dtype=[(name, "<i8") for name in FIELDS])
     for row, lane in enumerate(lanes):
         records[row]["row"] = row
-        records[row]["dp_rank"] = NO_RANK if lane is None else lane[1]
+        records[row]["dp_rank"] = NO_RANK if lane is None or lane[1] is None else lane[1]
         records[row]["predecessor"] = -1 if lane is None else last.get(lane, -1)
         last[lane] = row
     return RequestIndex(records)
@@ -51,6 +54,11 @@ def test_requests_without_lanes_are_dealt_out_in_turn():
 def test_requests_without_lanes_are_kept_by_their_entry_point_where_ranks_are_asked_for():
     parts = divided(index_of([None] * 6), 4, "rank", urls=2)
     assert [part.tolist() for part in parts] == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_a_conversation_stays_whole():
+    parts = divided(index_of([("a", None), ("b", None), ("a", None), ("b", None), ("c", None)]), 2)
+    assert [part.tolist() for part in parts] == [[0, 2, 4], [1, 3]]
 
 
 @pytest.mark.parametrize(

@@ -69,3 +69,18 @@ def test_even_arrivals_have_one_gap_and_random_ones_its_mean(rows):
     assert arrival_seconds(5, 1.0, "poisson", 1).tolist() != arrival_seconds(5, 1.0, "poisson", 2).tolist()
     index = RequestIndex.of_file(rows, "max_tokens").due_at(arrival_seconds(7, 1000.0, "even", 1))
     assert index.column("due_us") == [0, 1000, 2000, 3000, 4000, 5000, 6000]
+
+
+def test_turns_follow_their_conversation_and_first_turns_whoever_has_their_system_prompt_computed(tmp_path):
+    path = tmp_path / "x.full.jsonl"
+    turns = [("a", None, 0), ("a", 0, 40), ("a", 1, 50), ("a", None, 30), ("b", None, 0), ("b", None, 0), ("a", 3, 44)]
+    lines = [
+        {"group_id": group, "dp_rank": 0, "continues": continues, "shared_prefix_tokens": known, "max_tokens": 4}
+        for group, continues, known in turns
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    index = RequestIndex.of_file(path, "max_tokens")
+    assert index.column("predecessor") == [NO_PREDECESSOR, 0, 1, 0, NO_PREDECESSOR, NO_PREDECESSOR, 3]
+    assert index.column("after_end") == [0, 1, 1, 0, 0, 0, 1]
+    due = index.due_at(np.array([0.0, 1.0, 2.0, 3.0])).column("due_us")
+    assert due == [0, NOT_DUE, NOT_DUE, 1_000_000, 2_000_000, 3_000_000, NOT_DUE]

@@ -141,3 +141,46 @@ def test_a_cancelled_wait_gives_its_slot_to_the_next():
 def test_no_slots_are_refused():
     with pytest.raises(ValueError, match="slots must be positive, not 0"):
         RequestSchedule(0)
+
+
+def test_a_turn_waits_for_the_end_and_many_may_wait_for_one():
+    async def scenario():
+        schedule, started, go_on = RequestSchedule(10), [], asyncio.Event()
+
+        async def request(index, predecessor, after_end):
+            async with schedule.turn(index, predecessor, after_end=after_end):
+                started.append(index)
+                await go_on.wait()
+
+        waits = [(0, None, False), (1, 0, True), (2, 0, False), (3, 0, False), (4, 0, True)]
+        tasks = [asyncio.create_task(request(*each)) for each in waits]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert started == [0]
+        schedule.pass_lane_on(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert started == [0, 2, 3]
+        go_on.set()
+        await asyncio.wait_for(asyncio.gather(*tasks), timeout=5)
+        assert sorted(started[3:]) == [1, 4]
+
+    asyncio.run(scenario())
+
+
+def test_a_conversation_keeps_its_slot_until_it_is_over():
+    """Three conversations of four turns with two slots: the third begins when one of the others has ended."""
+
+    async def scenario():
+        schedule, started = RequestSchedule(2), []
+
+        async def request(index):
+            async with schedule.turn(index, index - 1 if index % 4 else None, after_end=True):
+                started.append(index)
+                for _ in range(3):
+                    await asyncio.sleep(0)
+
+        await asyncio.wait_for(asyncio.gather(*map(request, range(12))), timeout=5)
+        assert set(started[:8]) == set(range(8))
+
+    asyncio.run(scenario())

@@ -26,3 +26,10 @@ def test_ranks_share_nothing_and_a_warm_up_is_not_counted() -> None:
 def test_impossible_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^block_size and ranks must be at least 1$"):
         SequentialReplay(block_size=4, ranks=0)
+
+
+def test_an_output_is_cached_but_for_its_last_token() -> None:
+    for output, hits in (([], 4), ([7], 4), ([7, 7], 4), ([7] * 3, 4), ([7] * 4, 8)):
+        replay = SequentialReplay(block_size=4)
+        replay.run(0, TRUNK[:5], output=output)
+        assert replay.run(0, [*TRUNK[:5], *output, *TRUNK]) == hits

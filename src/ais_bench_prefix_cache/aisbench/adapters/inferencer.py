@@ -202,9 +202,12 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         if schedule is None:  # AISBench's own warm-up
             await super().do_request(self._for_aisbench(data, observation), token_bucket, session)
             return
-        async with schedule.turn(row, None if predecessor == NO_PREDECESSOR else predecessor) as waits:
+        async with schedule.turn(
+            row, None if predecessor == NO_PREDECESSOR else predecessor, after_end=bool(request["after_end"])
+        ) as waits:
             observation.lane_wait, observation.slot_wait = waits.lane, waits.slot
             await super().do_request(self._for_aisbench(data, observation), token_bucket, session)
+            self._answered(observation)
         observation.prompt = None
         self._heartbeat.request_finished()
         if observation.sent is not None:  # else the model is not ours and has seen nothing
@@ -219,7 +222,7 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
             self._rows = self._rows_path.open("rb")
         request = self._requests[data["index"]]
         line = os.pread(self._rows.fileno(), int(request["size"]), int(request["offset"]))
-        observation.prompt = json.loads(line)[self._prompt_key]
+        observation.prompt = self._prompt(json.loads(line))
         ours = isinstance(self.model, ObservedModel)
         return {
             **data,
@@ -228,11 +231,18 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
             "prompt": f"row {observation.sequence_index}" if ours else observation.prompt,
         }
 
+    def _prompt(self, row: dict[str, Any]) -> Any:
+        """What the model gets of a row of the data set."""
+        return row[self._prompt_key]
+
+    def _answered(self, observation: RequestObservation) -> None:
+        """A request is over, well or not; those that wait for its end have not gone on yet."""
+
     def _write_usage(self, data_abbr: str, row: dict[str, Any]) -> None:
         if self._usage is None:
             path = Path(self.get_output_dir()) / f"{data_abbr}{USAGE_SUFFIX}"
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._usage = io.FileIO(path, "a")
+            self._usage = path.open("ab", buffering=0)
         # A line is one write to the end of the file, so that several senders can share it.
         self._usage.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 

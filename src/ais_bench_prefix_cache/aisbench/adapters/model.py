@@ -27,6 +27,8 @@ _AISBENCH_WORDING = re.compile(r"^After \d+ retries, request failed with excepti
 _TERMINAL_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 _BYTES_A_TOKEN = 64 * 1024
 """No part of an answer with one token is larger; a server that goes on and on is stopped by it."""
+_BYTES_A_PROMPT_ID = 16
+"""Who returns token ids may return those of the prompt, too."""
 
 
 class ObservedModel(BaseAPIModel):  # type: ignore[misc]
@@ -202,7 +204,10 @@ class _WatchedSession:
             if response.status != 200:
                 text = (await response.content.read(_ERROR_BODY_BYTES)).decode("utf-8", errors="replace").strip()
                 self.http_error = f"HTTP {response.status} {response.reason}" + (f": {text}" if text else "")
-            yield _BoundedResponse(response, _BYTES_A_TOKEN * (1 + self._observation.max_tokens))
+            limit = _BYTES_A_TOKEN * (1 + self._observation.max_tokens)
+            if isinstance(self._observation.prompt, list):
+                limit += _BYTES_A_PROMPT_ID * len(self._observation.prompt)
+            yield _BoundedResponse(response, limit)
 
 
 class _BoundedResponse:

@@ -22,10 +22,10 @@ class AnswerError(RuntimeError):
 class RequestObservation:
     """One request: what is sent where and for how long, whom to tell, and what the server said.
 
-    ``prompt`` is a text, or messages for a chat; ``time_limit`` is in seconds, None for none. ``events`` counts the
-    parts of the answer that brought text. Moments are those of :func:`time.perf_counter`, which is one clock for all
-    processes of a machine; ``time_points`` are AISBench's own: when the last attempt was sent, and when each part of
-    its answer came.
+    ``prompt`` is a text, messages for a chat, or token ids, where ``token_ids`` are those of the answer; ``time_limit``
+    is in seconds, None for none. ``events`` counts the parts of the answer that brought text. Moments are those of
+    :func:`time.perf_counter`, which is one clock for all processes of a machine; ``time_points`` are AISBench's own:
+    when the last attempt was sent, and when each part of its answer came.
     """
 
     sequence_index: int
@@ -40,6 +40,7 @@ class RequestObservation:
     success: bool = False
     error: str | None = None
     usage: Mapping[str, Any] | None = None
+    token_ids: list[int] = field(default_factory=list)
     sent: float | None = None
     first_token: float | None = None
     finished: float | None = None
@@ -51,6 +52,7 @@ class RequestObservation:
     def begin_attempt(self) -> None:
         self.attempts += 1
         self.usage = None
+        self.token_ids = []
         self.events = 0
         self.first_token = None
         if self.sent is None:
@@ -75,6 +77,15 @@ class RequestObservation:
             raise AnswerError(f"the answer has {tokens} tokens, more than max_tokens, {self.max_tokens}")
         if self.events > tokens:
             raise AnswerError(f"the answer came in {self.events} parts with text, but has {tokens} tokens: sent twice?")
+
+    def check_token_ids(self) -> None:
+        """Raises AnswerError where the ids of the answer are not those of as many tokens as were asked for."""
+        if len(self.token_ids) == self.max_tokens:
+            return
+        answer = f"the answer to request {self.sequence_index}"
+        if not self.token_ids:
+            raise AnswerError(f"{answer} has no token ids: the server does not know return_token_ids")
+        raise AnswerError(f"{answer} has {len(self.token_ids)} token ids, not the {self.max_tokens} that are planned")
 
     def end(self, *, success: bool, error: str | None) -> None:
         self.finished = self._clock()

@@ -1,12 +1,13 @@
-"""When a formal request may start: its lane's turn first, then a free slot.
+"""When a formal request may start: its predecessor first, then a free slot.
 
 A lane is (group, dp_rank) in cold mode. Its requests must reach the server's cache one after another, or theory and
 counter differ. The rule: a request may start once the one before it in its lane has its first token (then its whole
-prompt is in the cache) or, without streaming, is finished - however it ended.
+prompt is in the cache) or, without streaming, is finished - however it ended. A turn of a conversation needs the answer
+to the turn before it, so it waits for that one's end.
 
-A request that waits for its lane holds no slot, so lanes never starve each other: the oldest unfinished request never
-waits for its lane, therefore some request always can run. Free slots go to the lowest sequence index, which keeps the
-file's order as far as the lanes allow.
+A request that waits for its predecessor holds no slot, so lanes never starve each other: the oldest unfinished request
+never waits for another, therefore some request always can run. Free slots go to the lowest sequence index, which keeps
+the file's order as far as the lanes allow; a conversation that goes on keeps its slot before a later one begins.
 """
 
 from __future__ import annotations
@@ -16,15 +17,24 @@ import heapq
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Waits:
-    """How long a request waited, in seconds: for the one before it in its lane, then for a slot."""
+    """How long a request waited, in seconds: for its predecessor, then for a slot."""
 
     lane: float
     slot: float
+
+
+@dataclass
+class _Unfinished:
+    """A request under way, and who waits for its first token or its end."""
+
+    has_token: bool = False
+    after_token: list[asyncio.Future[None]] = field(default_factory=list)
+    after_end: list[asyncio.Future[None]] = field(default_factory=list)
 
 
 class RequestSchedule:
@@ -35,47 +45,50 @@ class RequestSchedule:
             raise ValueError(f"slots must be positive, not {slots}")
         self._free = slots
         self._ready: list[tuple[int, asyncio.Future[None]]] = []
-        self._blocked: dict[int, asyncio.Future[None]] = {}
-        self._holding_lane: set[int] = set()
-        self._passed_on: set[int] = set()
+        self._unfinished: dict[int, _Unfinished] = {}
 
     @asynccontextmanager
-    async def turn(self, index: int, predecessor: int | None) -> AsyncIterator[Waits]:
-        """Wait until request ``index`` may be sent; on leaving, its lane and its slot are free.
+    async def turn(self, index: int, predecessor: int | None, *, after_end: bool = False) -> AsyncIterator[Waits]:
+        """Wait until request ``index`` may be sent; on leaving, its slot is free and all that waits for it may go on.
 
-        ``predecessor`` is the index of the request before it in its lane, which must go through :meth:`turn`, too.
+        ``predecessor`` is the index of a request that entered :meth:`turn` before; its first token is waited for, or
+        its end.
         """
-        self._holding_lane.add(index)
+        self._unfinished[index] = _Unfinished()
         try:
             begin = time.perf_counter()
             if predecessor is not None:
-                await self._lane_is_passed_on(predecessor)
+                await self._predecessor_lets_go(predecessor, after_end)
             lane_is_free = time.perf_counter()
             await self._slot(index)
             try:
                 yield Waits(lane_is_free - begin, time.perf_counter() - lane_is_free)
             finally:
-                self._release_slot()
+                self._end(index)
+                # Not at once: who waited for this request's end asks for the slot first.
+                asyncio.get_running_loop().call_soon(self._release_slot)
         finally:
-            self.pass_lane_on(index)
+            self._end(index)
 
     def pass_lane_on(self, index: int) -> None:
-        """The next request of ``index``'s lane may start. Repeating it changes nothing."""
-        if index not in self._holding_lane:
-            return
-        self._holding_lane.remove(index)
-        waiting = self._blocked.pop(index, None)
-        if waiting is None:
-            self._passed_on.add(index)
-        elif not waiting.done():
-            waiting.set_result(None)
+        """Those that wait for the first token of ``index`` may start. Repeating it changes nothing."""
+        request = self._unfinished.get(index)
+        if request is not None:
+            request.has_token = True
+            _let_go(request.after_token)
 
-    async def _lane_is_passed_on(self, predecessor: int) -> None:
-        if predecessor in self._passed_on:
-            self._passed_on.remove(predecessor)
+    def _end(self, index: int) -> None:
+        self.pass_lane_on(index)
+        request = self._unfinished.pop(index, None)
+        if request is not None:
+            _let_go(request.after_end)
+
+    async def _predecessor_lets_go(self, predecessor: int, after_end: bool) -> None:
+        request = self._unfinished.get(predecessor)
+        if request is None or (request.has_token and not after_end):
             return
         waiting = asyncio.get_running_loop().create_future()
-        self._blocked[predecessor] = waiting
+        (request.after_end if after_end else request.after_token).append(waiting)
         await waiting
 
     async def _slot(self, index: int) -> None:
@@ -98,3 +111,10 @@ class RequestSchedule:
                 waiting.set_result(None)
                 return
         self._free += 1
+
+
+def _let_go(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
+    waiting.clear()

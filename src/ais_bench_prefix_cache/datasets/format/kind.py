@@ -98,6 +98,15 @@ class Content:
     """The lines of the same rows, where making them needs no rows one by one."""
 
 
+@dataclass(frozen=True)
+class Inspection:
+    """A plan that nothing was made of: what ``inspect`` prints, what it warns of, and its line of the log."""
+
+    summary: Mapping[str, Any]
+    warnings: Warnings
+    note: str
+
+
 class DeepCheck(ABC):
     """Judges the tokens of every text of a data set."""
 
@@ -142,6 +151,10 @@ class DataSetKind(ABC):
     def paths(self, manifest: Path) -> RunPaths:
         """Where its files lie, wherever they have been moved to. Raises :class:`ArtifactError`."""
         return RunPaths.of_manifest(manifest)
+
+    def inspect(self, scenario: Scenario) -> Inspection:
+        """The plan of a Scenario. Raises :class:`PrefixCacheError`."""
+        raise NotImplementedError(f"data sets of the kind {self.name} have no plan")
 
     def prepare(self, preparation: Preparation) -> Content:
         """What ``prepare --mode`` writes, as far as it can be refused: rows are made while they are written.

@@ -50,7 +50,7 @@ class RunPaths:
                 "no directory can be made there: a part of the path is a file",
                 hint="Set another run.output_dir.",
             ) from None
-        directory = _claim_stamped(output_dir.parent, f"{output_dir.name}_", now)
+        directory = claim_stamped(output_dir.parent, f"{output_dir.name}_", now)
         paths = cls(directory, f"{base_run_id}_{split_timestamp(directory.name)[2]}")
         paths.log_dir.mkdir()
         paths.result_dir.mkdir()
@@ -140,7 +140,7 @@ class RunDirectory:
     def create(cls, data_set: RunPaths, now: datetime) -> RunDirectory:
         """Claim a new directory below the data set's ``runs``; of two runs in one second, one takes the next second."""
         data_set.runs_dir.mkdir(exist_ok=True)
-        return cls(_claim_stamped(data_set.runs_dir, "", now))
+        return cls(claim_stamped(data_set.runs_dir, "", now))
 
     @classmethod
     def containing(cls, path: Path) -> RunDirectory | None:
@@ -199,7 +199,7 @@ class RunDirectory:
         return self.path / f"{command}.log"
 
 
-def _claim_stamped(parent: Path, beginning: str, now: datetime) -> Path:
+def claim_stamped(parent: Path, beginning: str, now: datetime) -> Path:
     """A new directory ``<beginning><time stamp>``: creating it is the claim; later seconds where one is taken."""
     for seconds in range(LATEST_ADVANCE_SECONDS):
         directory = parent / f"{beginning}{(now + timedelta(seconds=seconds)).strftime(TIMESTAMP_FORMAT)}"

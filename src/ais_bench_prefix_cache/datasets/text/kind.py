@@ -23,6 +23,7 @@ from ais_bench_prefix_cache.datasets.format.kind import (
     Content,
     DataSetKind,
     DeepCheck,
+    Inspection,
     JsonRow,
     Ledger,
     Preparation,
@@ -56,7 +57,7 @@ from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
 from ais_bench_prefix_cache.planning.plan import Plan
 from ais_bench_prefix_cache.planning.planner import plan_scenario
-from ais_bench_prefix_cache.planning.summary import length_summary, trajectory_summary
+from ais_bench_prefix_cache.planning.summary import inspect_summary, length_summary, trajectory_summary
 from ais_bench_prefix_cache.scenario.model import Scenario
 
 if TYPE_CHECKING:
@@ -347,6 +348,15 @@ class TextKind(DataSetKind):
 
     def row_files(self, paths: RunPaths, manifest: Mapping[str, Any]) -> dict[str, Path]:
         return {"full": paths.full, "requests": paths.requests}
+
+    def inspect(self, scenario: Scenario) -> Inspection:
+        plan = plan_scenario(scenario)
+        trajectory = plan.trajectory
+        note = (
+            f"{len(plan)} requests, {plan.total_input_tokens} input tokens, planned by {trajectory.path} "
+            f"({trajectory.status}), theoretical hit rate {plan.theoretical_hit_rate:.6f}"
+        )
+        return Inspection(inspect_summary(scenario, plan), plan_warnings(scenario, plan), note)
 
     def prepare(self, preparation: Preparation) -> Content:
         scenario = preparation.scenario

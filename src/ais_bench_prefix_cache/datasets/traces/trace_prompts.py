@@ -16,9 +16,7 @@ another request continues the very block that they close: such a trace is refuse
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
 from operator import eq
 from typing import TYPE_CHECKING
 
@@ -26,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ais_bench_prefix_cache.exact_text.lexicon import Lexicon
+from ais_bench_prefix_cache.exact_text.word_stream import WordStream
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError
 from ais_bench_prefix_cache.kvcache.block_hash import ROOT_HASH, BlockHash, block_hashes
@@ -33,11 +32,8 @@ from ais_bench_prefix_cache.kvcache.block_hash import ROOT_HASH, BlockHash, bloc
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.corpus import Corpus
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
-    from ais_bench_prefix_cache.exact_text.words import WordTable
 
 CODE_BITS = 64
-ENOUGH_CODE_WORDS = 2048
-MOST_VOCABULARY_WORDS = 16384
 
 TokenIds = npt.NDArray[np.uint32]
 _Written = tuple[str, list[int]]
@@ -84,8 +80,8 @@ class TracePrompts:
         table = self._lexicon.table
         self._first_word = table.anchor
         self._first_ids = [*tokenizer.prefix_ids, *table.anchor_first]
-        self._read_corpus(corpus)
-        self._choose_code_words()
+        self._stream = WordStream(self._lexicon, corpus, range(len(corpus)), trace_block_size)
+        self._code_length = -(-CODE_BITS // self._stream.code_bits)
         room = block_size - len(self._first_ids) - len(tokenizer.suffix_ids)
         if self._code_length > room:
             raise GenerationError.of(
@@ -176,64 +172,16 @@ class TracePrompts:
                 )
 
     def _append_block(self, words: list[str], ids: list[int], name: BlockHash, tokens: int) -> None:
+        stream = self._stream
         value = int.from_bytes(name[:8], "little")
-        start = int.from_bytes(name[8:], "little") % self._starts
-        left = tokens
-        for _ in range(min(self._code_length, tokens)):
-            digit = value & self._code_mask
-            value >>= self._code_bits
-            words.append(self._code_words[digit])
-            ids.append(self._code_ids[digit])
-            left -= 1
-        ends = self._token_ends
-        before = ends[start]
-        end = bisect_right(ends, before + left, start, min(start + left + 1, len(ends))) - 1
-        words += self._words[start:end]
-        ids += self._ids[before : ends[end]]
-        # What no whole word fills: code words, which have one token each.
-        for position in range(start, start + before + left - ends[end]):
-            digit = position & self._code_mask
-            words.append(self._code_words[digit])
-            ids.append(self._code_ids[digit])
-
-    def _choose_code_words(self) -> None:
-        """A power of two of words that are one token each, and how many of them carry the code's bits."""
-        table = self._lexicon.table
-        single = _words_of_one_token(table)
-        if len(single) < ENOUGH_CODE_WORDS:
-            self._lexicon.add_vocabulary(common=True, most=MOST_VOCABULARY_WORDS)
-            single = _words_of_one_token(table)
-        bits = min(len(single), ENOUGH_CODE_WORDS).bit_length() - 1
-        if bits < 1:
-            raise GenerationError.of(
-                Code.NO_CODE_WORDS, "scenario: tokenizer.path", "the vocabulary has no words of one token after a space"
-            )
-        chosen = [single[token] for token in sorted(single)][: 1 << bits]
-        self._code_words = [table.texts[number] for number in chosen]
-        self._code_ids = [table.ids[number][0] for number in chosen]
-        self._code_bits, self._code_mask = bits, (1 << bits) - 1
-        self._code_length = -(-CODE_BITS // bits)
-
-    def _read_corpus(self, corpus: Corpus) -> None:
-        """The corpus as one stream of words, repeated at its end so that a block can begin anywhere."""
-        table, rows = self._lexicon.table, self._lexicon.rows
-        self._lexicon.read_corpus(corpus, range(len(corpus)), at_once=len(corpus))
-        numbers = [word for slot in rows.slot.values() for word in rows.words[rows.start[slot] : rows.start[slot + 1]]]
-        self._starts = len(numbers)
-        repeated, tokens = list(numbers), 0
-        while tokens <= self.trace_block_size:
-            number = numbers[(len(repeated) - len(numbers)) % len(numbers)]
-            repeated.append(number)
-            tokens += table.counts[number]
-        self._words = [table.texts[number] for number in repeated]
-        self._ids = [token for number in repeated for token in table.ids[number]]
-        # Tokens of the stream before its first, second … word, and in all.
-        self._token_ends = list(accumulate((table.counts[number] for number in repeated), initial=0))
-
-
-def _words_of_one_token(table: WordTable) -> dict[int, int]:
-    """Their numbers by token."""
-    return {table.ids[number][0]: number for number, count in enumerate(table.counts) if count == 1}
+        start = int.from_bytes(name[8:], "little") % stream.starts
+        code = min(self._code_length, tokens)
+        for _ in range(code):
+            digit = value & stream.code_mask
+            value >>= stream.code_bits
+            words.append(stream.code_words[digit])
+            ids.append(stream.code_ids[digit])
+        stream.append(words, ids, start, tokens - code)
 
 
 def _first_difference(expected: Sequence[int], found: Sequence[int]) -> int | None:

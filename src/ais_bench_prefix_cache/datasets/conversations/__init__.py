@@ -1,0 +1,1 @@
+"""Data sets of conversations: histories that grow turn by turn."""

@@ -1,0 +1,124 @@
+"""Conversations through the command line, the embedded server and the real AISBench: theory is what is counted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.doubles.fault_proxy import Action, Answer, Seen, fault_proxy
+from tests.doubles.scenarios import scenario_file
+
+from ais_bench_prefix_cache.server.configuration import ServerConfiguration
+from ais_bench_prefix_cache.server.running import running_server
+
+pytestmark = pytest.mark.aisbench
+
+CommandLine = Callable[..., subprocess.CompletedProcess[str]]
+SECTION: dict[str, Any] = {
+    "count": 10,
+    "turns": {"mode": "uniform", "min": 2, "max": 4},
+    "system_prompts": {"count": 2, "length": {"mode": "explicit", "values": [83, 47]}},
+    "first_message_length": {"mode": "uniform", "min": 1, "max": 40},
+    "message_length": {"mode": "uniform", "min": 1, "max": 30},
+    "answer_length": {"mode": "uniform", "min": 1, "max": 20},
+}
+
+
+def talk(directory: Path, tokenizer: Path, url: str, *, ranks: int, stream: bool, **section: Any) -> Path:
+    scenario = scenario_file(
+        directory,
+        tokenizer=tokenizer,
+        url=url,
+        service={"dp_size": ranks, "poll_interval_seconds": 0.5},
+        conversation={**SECTION, **section},
+        aisbench={"work_dir": "./aisbench", "model": {"batch_size": 6, "stream": stream, "retry": 0}},
+    )
+    document = json.loads(scenario.read_text())
+    del document["requests"], document["prefix_cache"]
+    scenario.write_text(json.dumps(document))
+    return scenario
+
+
+def counters(text: str, name: str) -> dict[str, int]:
+    lines = [line for line in text.splitlines() if line.startswith(f"vllm:prefix_cache_{name}_total{{")]
+    return {line.split('engine="')[1].split('"')[0]: int(float(line.rsplit(" ", 1)[1])) for line in lines}
+
+
+@pytest.mark.parametrize(
+    ("answers", "ranks", "stream"), [("generated", 2, True), ("scripted", 1, False)], ids=["generated", "scripted"]
+)
+def test_every_turn_and_every_counter_is_as_planned(
+    answers: str, ranks: int, stream: bool, deepseek_tokenizer_dir: Path, tmp_path: Path, command_line: CommandLine
+) -> None:
+    configuration = ServerConfiguration(
+        tokenizer=deepseek_tokenizer_dir, model="tiny", data_parallel_size=ranks, decode_tokens_per_second=2000
+    )
+    with running_server(configuration) as url:
+        scenario = talk(tmp_path, deepseek_tokenizer_dir, url, ranks=ranks, stream=stream, answers=answers)
+        inspected = json.loads(command_line("inspect", "--scenario", scenario, cwd=tmp_path).stdout)
+        files = json.loads(command_line("prepare", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1])
+        command_line("validate", "--manifest", files["manifest"], cwd=tmp_path)
+        shown = command_line("run", "--scenario", scenario, cwd=tmp_path).stdout
+    rows = [json.loads(line) for line in Path(files["full"]).read_text().splitlines()]
+    analysis = json.loads(Path(files["analysis"]).read_text())
+    assert inspected["theory"] == analysis["theory"]
+
+    # The counters, from their raw texts, by rank.
+    looks = [analysis["runtime"][name]["raw_prometheus"] for name in ("metrics_baseline", "metrics_after")]
+    for name, key in (("queries", "actual_input_tokens"), ("hits", "theoretical_hit_tokens")):
+        before, after = (counters(look, name) for look in looks)
+        counted = {engine: after[engine] - before[engine] for engine in after}
+        assert counted == {str(rank): sum(row[key] for row in rows if row["dp_rank"] == rank) for rank in range(ranks)}
+    # Each turn, as its answer said.
+    (usage,) = Path(analysis["runtime"]["aisbench"]["exp_dir"]).rglob("*_usage.jsonl")
+    seen = sorted(map(json.loads, usage.read_text().splitlines()), key=lambda each: each["sequence_index"])
+    assert [(each["prompt_tokens"], each["cached_tokens"], each["completion_tokens"]) for each in seen] == [
+        (row["actual_input_tokens"], row["theoretical_hit_tokens"], row["max_tokens"]) for row in rows
+    ]
+    # Turns in their order, and at most six conversations at once, one after another.
+    ends = [each["finished"] for each in seen]
+    for row, each in zip(rows, seen, strict=True):
+        assert row["continues"] is None or each["sent"] >= ends[row["continues"]]
+    assert analysis["findings"] == []
+    assert f"{len(rows)} of {len(rows)}" in shown
+
+    reported = json.loads(command_line("report", "--manifest", files["manifest"], "--json", cwd=tmp_path).stdout)
+    assert (reported["run"]["mode"], reported["run"]["requests"]) == (f"conversations, {answers} answers", len(rows))
+    page = tmp_path / "report.html"
+    command_line("report", "--manifest", files["manifest"], "--html", page, cwd=tmp_path)
+    assert "conversations" in page.read_text()
+
+
+def test_an_answer_without_token_ids_is_named_and_its_conversation_ends(
+    deepseek_tokenizer_dir: Path, tmp_path: Path, command_line: CommandLine
+) -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    chunk = {"choices": [{"index": 0, "text": "a", "finish_reason": "length"}], "usage": usage}
+    without_ids = Answer(200, f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n", "text/event-stream")
+
+    def third(seen: Seen) -> Action:
+        return without_ids if seen.formal and seen.number == 3 else "pass"
+
+    configuration = ServerConfiguration(tokenizer=deepseek_tokenizer_dir, model="tiny")
+    with running_server(configuration) as url, fault_proxy(url) as proxy:
+        proxy.rule = third
+        scenario = talk(
+            tmp_path,
+            deepseek_tokenizer_dir,
+            proxy.url,
+            ranks=1,
+            stream=True,
+            count=2,
+            turns={"mode": "fixed", "value": 5},
+        )
+        document = json.loads(scenario.read_text())
+        document["aisbench"]["model"]["batch_size"] = 1
+        scenario.write_text(json.dumps(document))
+        failed = command_line("run", "--scenario", scenario, cwd=tmp_path, expect=4)
+    assert "the answer to request 2 has no token ids" in failed.stderr
+    assert "not sent: the turn before it has no answer" in failed.stderr
+    assert sum(seen.formal for seen in proxy.seen) == 8
