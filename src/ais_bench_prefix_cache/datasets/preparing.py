@@ -56,8 +56,8 @@ def prepare_data_set(
 
     Without ``mode`` the Scenario tells. ``settings`` (``field=value``) replace fields of the Scenario; ``overwrite``
     remakes the newest data set in place; ``check_whole`` encodes every prompt whole; ``workers`` processes, or the
-    Ray cluster at ``ray``, make the prompts where they are proven. ``load`` loads the tokenizer, ``note`` hears what a person should
-    know, and the warnings.
+    Ray cluster at ``ray``, make the prompts where they are proven. ``load`` loads the tokenizer,
+    ``note`` hears what a person should know, and the warnings.
 
     Raises:
         ScenarioError, GenerationError, ArtifactError: with everything that is wrong; nothing is left behind.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from ais_bench_prefix_cache.foundation.codes import Code
@@ -22,8 +23,7 @@ def ray_cluster(address: str) -> Iterator[Any]:
     # Ray takes SIGTERM for itself, already when it is imported: here it is given back.
     with signals_held():
         try:
-            import ray
-
+            ray = import_module("ray")
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
         except ImportError:
             raise ScenarioError.of(

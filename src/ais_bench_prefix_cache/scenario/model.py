@@ -236,7 +236,8 @@ class AisbenchModelConfig:
 class LoadConfig:
     """Who sends: ``generators`` AISBenches with ``senders`` processes each.
 
-    ``address`` is the Ray cluster's. ``command`` starts a load generator instead of this Python; ``{n}`` in it is the generator's number, from 1 on.
+    ``address`` is the Ray cluster's. ``command`` starts a load generator instead of this Python; ``{n}`` in it is the
+    generator's number, from 1 on.
     """
 
     senders: int | Literal["auto"] = 1
