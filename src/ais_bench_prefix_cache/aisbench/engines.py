@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol
+
+from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE
 
 _MODULE = "ais_bench_prefix_cache.aisbench.generator"
 _SECONDS_TO_END = 30.0
@@ -72,6 +75,8 @@ class LocalGenerator:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 encoding="utf-8",
+                # The key comes over stdin, wherever the generator runs.
+                env={name: value for name, value in os.environ.items() if name != API_KEY_VARIABLE},
                 start_new_session=True,
             )
         threading.Thread(target=self._read, args=(number, inbox), daemon=True).start()
