@@ -1,7 +1,7 @@
 """What a load needs in load generators, cores, memory, network and time: arithmetic over costs that were measured.
 
-``python -m tests.benchmarks.plan_scale --requests-per-second 5000 --ranks 64`` prints a table and
-where the first limit lies. Every cost is an option: measure your own machine with ``bench_sending`` and ``bench_prepare``.
+``python -m tests.benchmarks.plan_scale --requests-per-second 5000 --ranks 64`` prints a table and where the first limit
+lies. Every cost is an option: measure your own machine with ``bench_sending`` and ``bench_prepare``.
 """
 
 from __future__ import annotations
