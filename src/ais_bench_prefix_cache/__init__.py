@@ -1,3 +1,3 @@
 """Prefix-cache benchmarks for LLM servers whose hit rate is known, to the token, before they run."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -8,6 +8,7 @@ the kind, its window, bytes of one layer for a token (of a state: for a request)
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,15 @@ Kept = dict[tuple[str, Any, float], int]
 def configurations() -> dict[str, dict[str, Any]]:
     lines = (DATA / "model_configs.jsonl").read_text(encoding="utf-8").splitlines()
     return {row["name"]: row["config"] for row in map(json.loads, lines)}
+
+
+def multiplied_by_hand() -> dict[str, tuple[dict[str, Any], int]]:
+    """Further configurations, each with the numbers that it keeps for a token.
+
+    The file has their factors: layers, 2, heads and head size, or a latent's layers and size.
+    """
+    lines = (DATA / "model_configs_by_hand.jsonl").read_text(encoding="utf-8").splitlines()
+    return {row["name"]: (row["config"], math.prod(row["numbers"])) for row in map(json.loads, lines)}
 
 
 def told_by_vllm() -> dict[str, Kept]:

@@ -25,6 +25,7 @@ SECTION: dict[str, Any] = {
     "first_message_length": {"mode": "uniform", "min": 1, "max": 40},
     "message_length": {"mode": "uniform", "min": 1, "max": 30},
     "answer_length": {"mode": "uniform", "min": 1, "max": 20},
+    "think_time_ms": {"mode": "uniform", "min": 1, "max": 300},
 }
 
 
@@ -82,9 +83,15 @@ def test_every_turn_and_every_counter_is_as_planned(
     # Turns in their order, and at most six conversations at once, one after another.
     ends = [each["finished"] for each in seen]
     for row, each in zip(rows, seen, strict=True):
-        assert row["continues"] is None or each["sent"] >= ends[row["continues"]]
+        if row["continues"] is not None:
+            assert row["think_ms"] > 0
+            assert each["sent"] >= ends[row["continues"]] + row["think_ms"] / 1000
     assert analysis["findings"] == []
     assert f"{len(rows)} of {len(rows)}" in shown
+    by_turn = analysis["performance"]["by_turn"]
+    assert {turn: each["hit_tokens"] for turn, each in by_turn.items()} == {
+        turn: each["hit_tokens"] for turn, each in analysis["theory"]["turns"].items()
+    }
 
     reported = json.loads(command_line("report", "--manifest", files["manifest"], "--json", cwd=tmp_path).stdout)
     assert (reported["run"]["mode"], reported["run"]["requests"]) == (f"conversations, {answers} answers", len(rows))

@@ -26,6 +26,7 @@ from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, Problem
 
 TEMPLATES = Path(__file__).parent / "templates"
+CONTRACT_TEMPLATE = ("plugins", "prefix_cache", "config_examples", "prefix_cache_perf.py")
 _ADAPTERS = "ais_bench_prefix_cache.aisbench.adapters"
 _OUR_DATASET = f"{_ADAPTERS}.dataset.PrefixCacheDataset"
 _OUR_INFERENCERS = (
@@ -82,6 +83,8 @@ def check_extra_args(extra_args: Mapping[str, Any]) -> list[Problem]:
     problems = []
     for name, value in extra_args.items():
         where = f"aisbench.extra_args[{name!r}]"
+        if value is False:  # Means: leave it out.
+            continue
         if name in _FIXED_ARGUMENTS:
             if value != _FIXED_ARGUMENTS[name]:
                 problems.append(
@@ -95,7 +98,7 @@ def check_extra_args(extra_args: Mapping[str, Any]) -> list[Problem]:
             continue
         # AISBench's parser also takes any unambiguous beginning of a long name.
         spelled_out = [full for full in _REFUSED_ARGUMENTS if full == name or (len(name) > 2 and full.startswith(name))]
-        if spelled_out and value is not False:
+        if spelled_out:
             full = name if name in spelled_out else spelled_out[0]
             problems.append(
                 Problem(
@@ -123,6 +126,26 @@ def command_line_arguments(extra_args: Mapping[str, Any]) -> list[str]:
     return words
 
 
+def own_template(named: Path | None) -> tuple[Path | None, str | None]:
+    """The template that ``aisbench.config`` names, None for the built-in one; and what to tell about that.
+
+    The contract's example names its plugin's own template, which the built-in one stands for where it does not exist.
+
+    Raises:
+        AISBenchError: there is no such file.
+    """
+    if named is None or named.is_file():
+        return named, None
+    if named.parts[-len(CONTRACT_TEMPLATE) :] == CONTRACT_TEMPLATE:
+        return None, f"aisbench.config: {named} does not exist; the built-in template, which does the same, is used"
+    raise AISBenchError.of(
+        Code.AISBENCH_TEMPLATE_NOT_FOUND,
+        str(named),
+        "there is no such file",
+        hint="Name an existing Python file in aisbench.config or --config, or leave both out.",
+    )
+
+
 def render_config(job: AISBenchJob, private_dir: Path, environment: Mapping[str, str]) -> RenderedConfig:
     """Run the job's template and check and complete what it defines.
 
@@ -134,13 +157,6 @@ def render_config(job: AISBenchJob, private_dir: Path, environment: Mapping[str,
 
 def _run_template(job: AISBenchJob, private_dir: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     template = job.template_path
-    if not template.is_file():
-        raise AISBenchError.of(
-            Code.AISBENCH_TEMPLATE_NOT_FOUND,
-            str(template),
-            "there is no such file",
-            hint="Name an existing Python file in aisbench.config or --config, or leave both out.",
-        )
     output = private_dir / "template.json"
     config = private_dir / "config.json"
     config.write_text(json.dumps(job.config), encoding="utf-8")

@@ -23,7 +23,7 @@ from ais_bench_prefix_cache.foundation.names import NO_RANK
 
 NO_PREDECESSOR = -1
 
-_COLUMNS = ("row", "offset", "size", "max_tokens", "dp_rank", "predecessor", "after_end")
+_COLUMNS = ("row", "offset", "size", "max_tokens", "dp_rank", "predecessor", "after_end", "think_ms")
 NOT_DUE = -1
 """``due_us`` of a request that is sent as soon as its lane and a slot are free."""
 _RECORD = np.dtype([(name, "<i8") for name in (*_COLUMNS, "due_us")])
@@ -36,8 +36,8 @@ class RequestIndex:
     ``row`` is its number in the data set, ``offset`` and ``size`` are where its line lies in the file, in bytes,
     ``predecessor`` is the row that must go before it, by the same sender: the one before in its lane (cold mode), the
     turn before in its conversation, or for a first turn the one that has its system prompt computed. ``after_end`` is 1
-    where that row's whole answer is waited for, else its first token suffices. ``due_us`` are the microseconds after
-    the first request at which it is due.
+    where that row's whole answer is waited for, else its first token suffices; ``think_ms`` is the pause after it.
+    ``due_us`` are the microseconds after the first request at which it is due.
     """
 
     records: NDArray[np.void]
@@ -112,7 +112,11 @@ class IndexReading:
     def _note(self, number: int, offset: int, size: int, row: dict[str, Any]) -> None:
         rank = row.get("dp_rank")
         max_tokens = row[self._max_tokens_key]
-        values = (number, offset, size, max_tokens, NO_RANK if rank is None else rank, *self._predecessor(number, row))
+        before = self._predecessor(number, row)
+        values = (
+            *(number, offset, size, max_tokens, NO_RANK if rank is None else rank),
+            *(*before, row.get("think_ms", 0)),
+        )
         for name, value in zip(_COLUMNS, values, strict=True):
             self._columns[name].append(value)
 

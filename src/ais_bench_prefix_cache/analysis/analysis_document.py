@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from ais_bench_prefix_cache.analysis.cache_prediction import predict_hits
+from ais_bench_prefix_cache.analysis.cache_prediction import predict_conversation_hits, predict_hits
 from ais_bench_prefix_cache.analysis.comparison import compare
 from ais_bench_prefix_cache.analysis.diagnosis import traffic
 from ais_bench_prefix_cache.analysis.diagnosis.diagnose import diagnose
@@ -133,7 +133,9 @@ def analyze_run(
     measured = measure(baseline, after, service, known.facts)
     delta, facts = measured.delta, known.facts
     if facts.cache_prediction is None and delta.hits < planned.tokens.shared and columns is not None:
-        facts = replace(facts, cache_prediction=_prediction(manifest, columns, planned, measured.after, service))
+        at_once = known.runtime.get("aisbench", {}).get("batch_size", 1)
+        prediction = _prediction(manifest, columns, planned, measured.after, service, at_once)
+        facts = replace(facts, cache_prediction=prediction)
     comparison = compare(planned, delta, measured.after, validation)
     findings = diagnose(Evidence(planned, measured.baseline, measured.after, delta, requests=requests, facts=facts))
     results = {
@@ -146,6 +148,20 @@ def analyze_run(
         results[REQUESTS_KEY] = requests.as_json(delta.hits)
     warnings = [_with_suggestions(warning, findings) for warning in comparison.warnings]
     return finish_document(previous_analysis, status, known, measured, results, warnings, findings)
+
+
+def _add_usage(actual: dict[str, Any], polling: Any) -> None:
+    """Average and peak of the KV cache while requests were sent, where the contract has them, too."""
+    if not isinstance(polling, Mapping):
+        return
+    by_rank = polling.get("by_dp")
+    of_ranks = by_rank if isinstance(by_rank, Mapping) else {}
+    for section, usage in (
+        (actual, polling),
+        *((actual["by_dp"][rank], of_ranks.get(rank)) for rank in actual["by_dp"]),
+    ):
+        if isinstance(usage, Mapping):
+            section["kv_cache_usage_avg"], section["kv_cache_usage_peak"] = usage.get("average"), usage.get("peak")
 
 
 def known_run(
@@ -194,6 +210,7 @@ def finish_document(
             }
         )
     all_warnings = [*kept, *warnings]
+    _add_usage(results["actual"], known.runtime.get("kv_cache_polling"))
     document = {key: value for key, value in previous_analysis.items() if key not in _MADE_ANEW}
     return {
         **document,
@@ -255,10 +272,12 @@ def _prediction(
     planned: PlannedTraffic,
     snapshot: MetricsSnapshot,
     service: ServiceConfig,
+    at_once: int,
 ) -> CachePrediction | None:
-    """What a cache of the size that the server (or ``service.kv_cache_blocks``) tells would have hit; None without."""
-    if "conversations" in manifest:
-        return None  # Their requests do not share the beginning of one prefix of their group.
+    """What a cache of the size that the server (or ``service.kv_cache_blocks``) tells would have hit; None without.
+
+    ``at_once`` is how many requests may have been in flight.
+    """
     configs = [engine.config for engine in snapshot.by_rank.values() if engine.config is not None]
     sizes = {config.kv_cache_size_tokens for config in configs}
     capacity = sizes.pop() if len(sizes) == 1 else None
@@ -272,6 +291,16 @@ def _prediction(
     whole_pages = snapshot.family == "sglang" and planned.block_size % block_size == 0
     if planned.block_size != block_size and not whole_pages:
         return None
+    if columns.are_turns:
+        return predict_conversation_hits(
+            columns,
+            scripted=manifest["conversations"]["answers"] == "scripted",
+            system_prompt_tokens=planned.canonical_prefix_tokens,
+            at_once=at_once,
+            block_size=planned.block_size,
+            capacity_tokens=capacity,
+            dp_size=planned.dp_size,
+        )
     warmup = [
         PlannedRequest(
             entry["group_id"], entry["dp_rank"], entry["input_tokens"], entry["shared_prefix_tokens"], counted=False

@@ -5,10 +5,11 @@ Requests are replayed one after another, so with many in flight at once the real
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.analysis.run_facts import CachePrediction
+from ais_bench_prefix_cache.datasets.conversations.plan_replay import ReplayedTurn, replay_conversations
 from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, send_planned
 from ais_bench_prefix_cache.foundation.names import NO_RANK
 from ais_bench_prefix_cache.kvcache.radix_replay import replay_of
@@ -51,6 +52,39 @@ def predict_hits(
     replay = replay_of(engine)(block_size=block_size, num_blocks=usable, ranks=dp_size)
     for request in requests:
         send_planned(replay, request)
+    return CachePrediction(capacity_tokens, sum(totals.hits for totals in replay.totals), sum(replay.evictions))
+
+
+def predict_conversation_hits(
+    columns: RequestColumns,
+    *,
+    scripted: bool,
+    system_prompt_tokens: Mapping[str, int],
+    at_once: int,
+    block_size: int,
+    capacity_tokens: int,
+    dp_size: int,
+) -> CachePrediction | None:
+    """As :func:`predict_hits` by vLLM's rules, of turns of conversations of which ``at_once`` are under way.
+
+    ``system_prompt_tokens`` are those of each group.
+    """
+    usable = capacity_tokens // block_size - 1
+    turns = []
+    conversation = -1
+    for index, turn in enumerate(columns.lane_sequences):
+        conversation += not turn
+        group = columns.group_ids[index]
+        tokens, answer = columns.input_tokens[index], columns.max_tokens[index]
+        if -(-(tokens + answer - 1) // block_size) > usable:
+            return None
+        rank = columns.dp_ranks[index]
+        turns.append(ReplayedTurn(conversation, turn, group, rank, system_prompt_tokens[group], tokens, answer))
+    replay = replay_conversations(
+        turns, scripted=scripted, at_once=at_once, block_size=block_size, ranks=dp_size, num_blocks=usable
+    )
+    if replay is None or not sum(replay.evictions):
+        return None
     return CachePrediction(capacity_tokens, sum(totals.hits for totals in replay.totals), sum(replay.evictions))
 
 

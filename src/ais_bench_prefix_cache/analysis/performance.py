@@ -28,11 +28,13 @@ def performance_section(
     request_rate: float | None = None,
     slo: Mapping[str, float] | None = None,
     percentiles: Sequence[float] = PERCENTILES,
+    are_turns: bool = False,
 ) -> dict[str, Any]:
     """``analysis.performance``; only requests that succeeded count in latencies and throughput.
 
     ``batch_size`` and ``request_rate`` (requests a second) are what was asked for; ``slo`` holds upper bounds in
-    milliseconds for any of ``ttft_ms``, ``tpot_ms`` and ``e2el_ms``.
+    milliseconds for any of ``ttft_ms``, ``tpot_ms`` and ``e2el_ms``. With ``are_turns`` the requests are turns of
+    conversations, and ``by_turn`` tells them apart.
     """
     done = [record for record in records if record.success]
     section: dict[str, Any] = {
@@ -41,6 +43,8 @@ def performance_section(
         "retried_requests": sum(record.retries > 0 for record in records),
         "latency": latency_section(done, percentiles),
     }
+    if are_turns:
+        section["by_turn"] = _by_turn(done)
     moments = [(record.sent_s, record.end_s) for record in done]
     known = [(sent, end) for sent, end in moments if sent is not None and end is not None]
     if known and len(known) == len(done):
@@ -70,6 +74,25 @@ def latency_section(
             values = [value for record in records if (value := getattr(record, name)) is not None]
         if values:
             section[name] = _distribution(values, percentiles)
+    return section
+
+
+def _by_turn(done: Sequence[RequestRecord]) -> dict[str, Any]:
+    """Input and hit tokens, planned and (None where the server does not say) seen, and times to the first token."""
+    turns: dict[int, list[RequestRecord]] = {}
+    for record in done:
+        turns.setdefault(record.lane_sequence or 0, []).append(record)
+    section = {}
+    for turn, records in sorted(turns.items()):
+        seen = [record.hit_tokens for record in records]
+        ttft = [record.ttft_ms for record in records if record.ttft_ms is not None]
+        section[str(turn)] = {
+            "requests": len(records),
+            "input_tokens": sum(record.planned_input_tokens or 0 for record in records),
+            "planned_hit_tokens": sum(record.planned_hit_tokens or 0 for record in records),
+            "hit_tokens": None if None in seen else sum(hits or 0 for hits in seen),
+            **({"ttft_ms": _distribution(ttft, PERCENTILES)} if ttft else {}),
+        }
     return section
 
 

@@ -16,7 +16,8 @@ _FIRST_REQUESTS = 64
 class RequestColumns:
     """The rows of ``full.jsonl`` as columns in send order, all of one length.
 
-    ``shared_prefix_tokens`` and ``max_tokens`` may be empty: only the prediction of evictions needs them.
+    ``shared_prefix_tokens`` and ``max_tokens`` may be empty: only the prediction of evictions needs them. Where the
+    requests are turns of conversations, ``lane_sequences`` are the turns.
     """
 
     group_ids: Sequence[str]
@@ -26,6 +27,7 @@ class RequestColumns:
     hit_tokens: Sequence[int]
     shared_prefix_tokens: Sequence[int] = ()
     max_tokens: Sequence[int] = ()
+    are_turns: bool = False
 
     def __len__(self) -> int:
         return len(self.input_tokens)
@@ -44,16 +46,27 @@ class RequestColumns:
         hit_tokens: list[int] = []
         shared_prefix_tokens: list[int] = []
         max_tokens: list[int] = []
+        are_turns = False
         for row in rows:
+            are_turns = "turn" in row
             group_ids.append(row["group_id"])
             dp_ranks.append(NO_RANK if row["dp_rank"] is None else row["dp_rank"])
-            lane_sequence = row["turn"] if "turn" in row else row["lane_sequence"]
+            lane_sequence = row["turn"] if are_turns else row["lane_sequence"]
             lane_sequences.append(NO_RANK if lane_sequence is None else lane_sequence)
             input_tokens.append(row["actual_input_tokens"])
             hit_tokens.append(row["theoretical_hit_tokens"])
             shared_prefix_tokens.append(row["shared_prefix_tokens"])
             max_tokens.append(row["max_tokens"])
-        return cls(group_ids, dp_ranks, lane_sequences, input_tokens, hit_tokens, shared_prefix_tokens, max_tokens)
+        return cls(
+            group_ids,
+            dp_ranks,
+            lane_sequences,
+            input_tokens,
+            hit_tokens,
+            shared_prefix_tokens,
+            max_tokens,
+            are_turns,
+        )
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,13 @@ def verify(manifest_path: Path) -> VerifiedDataSet:
     from ais_bench_prefix_cache.datasets.format.engine import verify_files
 
     manifest, content = read_document(manifest_path, what="manifest")
-    return verify_files(_kind_of(manifest_path, manifest), manifest_path, manifest, content)
+    kind = _kind_of(manifest_path, manifest)
+    if kind.name == "text":
+        from ais_bench_prefix_cache.datasets.text.written_elsewhere import verify_recorded, written_elsewhere
+
+        if written_elsewhere(manifest):
+            return verify_recorded(kind, manifest_path, manifest, content)
+    return verify_files(kind, manifest_path, manifest, content)
 
 
 def verify_data_set(manifest_path: Path) -> VerifiedDataSet:
@@ -64,12 +70,30 @@ def verify_data_set(manifest_path: Path) -> VerifiedDataSet:
     return verify(manifest_path)
 
 
+def planned_elsewhere(data_set: VerifiedDataSet) -> list[str]:
+    """What nothing proves of a data set that this version's plan does not give; empty for all others."""
+    from ais_bench_prefix_cache.datasets.text.written_elsewhere import lacking_proofs, written_elsewhere
+
+    manifest = data_set.manifest
+    return lacking_proofs(manifest) if data_set.kind.name == "text" and written_elsewhere(manifest) else []
+
+
+def planned_here(data_set: VerifiedDataSet) -> VerifiedDataSet:
+    """The data set, if this version's plan of its configuration gives it. Raises :class:`ArtifactError` otherwise."""
+    lacking = planned_elsewhere(data_set)
+    if lacking:
+        message = "nothing proves " + "; ".join(lacking)
+        hint = "It can be validated and analyzed; to run, prepare it with this version."
+        raise ArtifactError.of(Code.NOT_PROVEN, str(data_set.paths.manifest), message, hint=hint)
+    return data_set
+
+
 def _kind_of(path: Path, manifest: Mapping[str, Any]) -> DataSetKind:
     """The kind that a manifest says it is of. Raises :class:`ArtifactError`."""
     from ais_bench_prefix_cache.datasets.format.manifest import identity_problems
     from ais_bench_prefix_cache.foundation.findings import shown
 
-    name = manifest.get("benchmark_mode")
+    name = manifest.get("benchmark_mode", "text")
     kind = kind_named(name) if isinstance(name, str) and name in KINDS else None
     is_a_plan = manifest.get("status") == "inspected"
     if kind is None or kind.schema_version != manifest.get("schema_version") or is_a_plan:

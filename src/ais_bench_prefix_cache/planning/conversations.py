@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TypeVar
 
 from ais_bench_prefix_cache.foundation.codes import Code
@@ -37,7 +38,7 @@ class PlannedTurn:
     """One request. ``continues`` is the number of the request whose history it continues; None for a first turn.
 
     ``new_tokens`` are those that it adds to its history: its message, for a first turn also the system prompt.
-    ``known_tokens`` is K, ``turn`` counts from 0.
+    ``known_tokens`` is K, ``turn`` counts from 0, ``think_ms`` is the pause after the answer before it.
     """
 
     conversation: int
@@ -51,6 +52,7 @@ class PlannedTurn:
     answer_tokens: int
     known_tokens: int
     hit_tokens: int
+    think_ms: int
 
     @property
     def share(self) -> TokenShare:
@@ -119,6 +121,9 @@ def plan_conversations(scenario: Scenario) -> ConversationPlan:
     first_messages = drawn("first messages", config.first_message_length, config.count)
     messages = drawn("messages", config.message_length, sum(turns) - config.count)
     answers = drawn("answers", config.answer_length, sum(turns))
+    pauses: Iterator[int] = repeat(0)
+    if config.think_time_ms is not None:
+        pauses = drawn("think times", config.think_time_ms, sum(turns) - config.count)
     planned: list[PlannedTurn] = []
     computed: set[tuple[int, int]] = set()
     for conversation, count in enumerate(turns):
@@ -133,10 +138,13 @@ def plan_conversations(scenario: Scenario) -> ConversationPlan:
                 message = new = next(messages)
                 history = before.input_tokens + before.answer_tokens
                 known = before.input_tokens if config.answers == "scripted" else history - 1
+            pause = 0 if before is None else next(pauses)
             tokens = history + new
             continues = None if before is None else len(planned) - 1
             hits = hit_tokens(known, tokens, scenario.block_size)
-            before = PlannedTurn(conversation, turn, *lane, continues, message, new, tokens, next(answers), known, hits)
+            before = PlannedTurn(
+                conversation, turn, *lane, continues, message, new, tokens, next(answers), known, hits, pause
+            )
             planned.append(before)
         computed.add(lane)
     return ConversationPlan(

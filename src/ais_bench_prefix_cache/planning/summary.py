@@ -8,7 +8,7 @@ import numpy as np
 
 from ais_bench_prefix_cache.foundation.names import group_name
 from ais_bench_prefix_cache.planning.plan import Int64Column, Plan
-from ais_bench_prefix_cache.scenario.model import Scenario
+from ais_bench_prefix_cache.scenario.model import FixedLength, Scenario
 
 PERCENTILES = (50, 90, 95, 99)
 LENGTH_BINS = 10
@@ -38,6 +38,29 @@ def inspect_summary(scenario: Scenario, plan: Plan) -> dict[str, Any]:
         "input_tokens": {**length_summary(plan.input_tokens), "total": plan.total_input_tokens},
         "output_tokens": {**length_summary(plan.max_tokens), "total": int(plan.max_tokens.sum())},
         "dp_route_counts": dp_route_counts(plan),
+        "sends_requests": False,
+        "planning_only": True,
+        "content_validation_deferred_to_prepare": True,
+    }
+
+
+def image_summary(scenario: Scenario) -> dict[str, Any]:
+    """The same of a Scenario for images, where every request has the same lengths and no shared prefix is planned."""
+    count = scenario.requests.count
+    summary: dict[str, Any] = {
+        "run_id": scenario.run.run_id,
+        "benchmark_mode": "mm",
+        "requests": count,
+        "scenarios": list(scenario.multimodal.scenarios) if scenario.multimodal else [],
+    }
+    for name, rule in (
+        ("input_tokens", scenario.requests.input_length),
+        ("output_tokens", scenario.requests.output_length),
+    ):
+        assert isinstance(rule, FixedLength), "images go with fixed lengths"
+        lengths = np.full(count, rule.value, dtype=np.int64)
+        summary[name] = {**length_summary(lengths), "total": int(lengths.sum())}
+    return summary | {
         "sends_requests": False,
         "planning_only": True,
         "content_validation_deferred_to_prepare": True,

@@ -2,6 +2,7 @@
 
 from ais_bench_prefix_cache.prompts.source_texts import (
     MIN_CONTROLLED_TOKENS,
+    CountsText,
     ExactTokens,
     TokenCount,
     TokenCounter,
@@ -16,6 +17,7 @@ from ais_bench_prefix_cache.prompts.sources import (
     Prompt,
     PromptSource,
     PromptSpec,
+    PromptSpecError,
 )
 
 __all__ = [
@@ -25,10 +27,12 @@ __all__ = [
     "REPEAT",
     "SHARED_PREFIX",
     "UNIQUE",
+    "CountsText",
     "ExactTokens",
     "Prompt",
     "PromptSource",
     "PromptSpec",
+    "PromptSpecError",
     "TokenCount",
     "TokenCounter",
     "WordEstimate",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import cycle, islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ais_bench_prefix_cache.exact_text.lexicon import Lexicon
 from ais_bench_prefix_cache.exact_text.row_text import RowReader, Unfillable
@@ -38,7 +38,13 @@ class TokenCount:
     exact: bool
 
 
-class TokenCounter(Protocol):
+class CountsText(Protocol):
+    """Counts tokens."""
+
+    def count_text(self, text: str) -> TokenCount: ...
+
+
+class TokenCounter(CountsText, Protocol):
     """Counts tokens and writes text of so many."""
 
     source: str
@@ -47,8 +53,6 @@ class TokenCounter(Protocol):
     """Special tokens that the endpoint puts before every text."""
     after: int
     block_size: int | None
-
-    def count_text(self, text: str) -> TokenCount: ...
 
     def codes(self, seed: int) -> Codes: ...
 
@@ -84,8 +88,8 @@ class Codes(Protocol):
 class WordEstimate:
     """Without a tokenizer: a word counts as a token."""
 
-    source = ESTIMATE
-    exact = False
+    source: str = ESTIMATE
+    exact: bool = False
     before = after = 0
     block_size: int | None = None
 
@@ -104,6 +108,43 @@ class WordEstimate:
 
     def shared_tokens(self, wanted: float, least: int, most: int) -> int | None:
         return min(max(round(wanted), least), most) if least <= most else None
+
+
+class CountedWords(WordEstimate):
+    """Words of which a counter of the user's own says how many tokens they are: texts come as near as words allow."""
+
+    def __init__(self, counter: CountsText) -> None:
+        self._counter = counter
+        first = counter.count_text(SENTENCES[0])
+        self.source, self.exact = first.source, False
+
+    def count_text(self, text: str) -> TokenCount:
+        return self._counter.count_text(text)
+
+    def codes(self, seed: int) -> Codes:
+        codes = _WordCodes(seed)
+        codes.first_tokens = codes.middle_tokens = self.count_text(codes.text(codes.value(0))).value
+        return codes
+
+    def filler(self, tokens: int, seed: int) -> str:
+        """The fewest words that have ``tokens`` tokens, found by halving."""
+        words = 1
+        while self.count_text(super().filler(words, seed)).value < tokens:
+            words *= 2
+        low, high = words // 2, words
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (
+                (low, middle) if self.count_text(super().filler(middle, seed)).value >= tokens else (middle, high)
+            )
+        return super().filler(high, seed)
+
+    opening = filler
+
+
+def writing_counter(counter: CountsText) -> TokenCounter:
+    """A counter that also writes: ``counter`` itself, or one around it where it only counts."""
+    return cast("TokenCounter", counter) if hasattr(counter, "codes") else CountedWords(counter)
 
 
 class _WordCodes:

@@ -23,9 +23,10 @@ from ais_bench_prefix_cache.foundation.errors import GenerationError, Problem
 from ais_bench_prefix_cache.foundation.random_streams import derive_seed, numbered_seeds
 from ais_bench_prefix_cache.prompts.source_texts import (
     MIN_CONTROLLED_TOKENS,
+    CountsText,
     ExactTokens,
     TokenCount,
-    TokenCounter,
+    writing_counter,
 )
 
 REPEAT = "repeat"
@@ -40,12 +41,16 @@ MOST_CORRECTIONS = 32
 WARMED_PROMPTS = 64
 
 
+class PromptSpecError(GenerationError, ValueError):
+    """The specification contradicts itself; also a :class:`ValueError`, as scripts of the older source expect."""
+
+
 @dataclass(frozen=True)
 class PromptSpec:
     """How the prompts of a run share their prefixes.
 
     ``shared_prefix_ratio`` (between 0 and 1, both excluded) and ``prefix_groups`` (default 1) belong to
-    ``shared-prefix``. Raises :class:`GenerationError` with everything that does not fit together.
+    ``shared-prefix``. Raises :class:`PromptSpecError` with everything that does not fit together.
     """
 
     mode: str = REPEAT
@@ -71,7 +76,7 @@ class PromptSpec:
                 if value is not None:
                     refuse(where, f"it is {value}, but the mode is {self.mode}", f"none, or the mode {SHARED_PREFIX}")
         if problems:
-            raise GenerationError(problems)
+            raise PromptSpecError(problems)
 
     @property
     def groups(self) -> int:
@@ -100,7 +105,7 @@ class Prompt:
     prompt_id: str
     digest: str = field(repr=False, compare=False)
     pieces: tuple[str, str, str] = field(repr=False, compare=False)
-    counter: TokenCounter = field(repr=False, compare=False)
+    counter: CountsText = field(repr=False, compare=False)
     planned: TokenCount
     prefix_group: int | None = None
     shared_prefix_tokens: int | None = None
@@ -110,19 +115,25 @@ class Prompt:
     def count(self) -> TokenCount:
         return self.counter.count_text(self.text)
 
+    @property
+    def planned_count(self) -> TokenCount:
+        """The name of ``planned`` in the older source."""
+        return self.planned
+
 
 class PromptSource:
     """The prompts of one phase of one case, each of ``input_tokens`` tokens, made on demand.
 
     ``repeated`` may be one dict for several phases: they then share the text of ``repeat``. Raises
-    :class:`GenerationError` for prompts too short to control (:attr:`minimum_tokens`).
+    :class:`GenerationError` for prompts too short to control (:attr:`minimum_tokens`). ``counter`` may be anything with
+    ``count_text``: prompts are then written for its counts, as near as single words allow.
     """
 
     def __init__(
         self,
         spec: PromptSpec,
         *,
-        counter: TokenCounter,
+        counter: CountsText,
         seed: int,
         case_id: str,
         phase: str,
@@ -130,21 +141,21 @@ class PromptSource:
         repeated: MutableMapping[tuple[int, int], Prompt] | None = None,
     ) -> None:
         self.spec = spec
-        self.counter = counter
+        self.counter = writing_counter(counter)
         self.seed = seed
         self.input_tokens = input_tokens
         self._namespace = (case_id, phase)
-        self._codes = counter.codes(derive_seed(seed, *self._namespace, "request"))
+        self._codes = self.counter.codes(derive_seed(seed, *self._namespace, "request"))
         self._group_seed = numbered_seeds(seed, *self._namespace, "group")
-        self._planned = TokenCount(input_tokens, counter.source, counter.exact)
+        self._planned = TokenCount(input_tokens, self.counter.source, self.counter.exact)
         self._prompts: dict[int, Prompt] = {}
         self._digests = _PhaseDigest()
         self._prefixes: dict[int, str] = {}
         self._fillers: dict[tuple[str, int], str] = {}
         self._repeated = {} if repeated is None else repeated
         # Proven prompts are exact by construction; the first is encoded all the same.
-        self._check_each = isinstance(counter, ExactTokens) and not counter.proven
-        self._checked = not isinstance(counter, ExactTokens)
+        self._check_each = isinstance(self.counter, ExactTokens) and not self.counter.proven
+        self._checked = not isinstance(self.counter, ExactTokens)
         if input_tokens < self.minimum_tokens:
             raise GenerationError.of(
                 Code.PROMPT_TOO_SHORT,
@@ -155,10 +166,12 @@ class PromptSource:
         self.shared_prefix_tokens = self._shared_length() if spec.mode == SHARED_PREFIX else 0
         """Tokens of every group's prefix: whole blocks with a tokenizer."""
         if spec.mode == SHARED_PREFIX:
-            self._filler_tokens = input_tokens - self.shared_prefix_tokens - self._codes.middle_tokens - counter.after
+            self._filler_tokens = (
+                input_tokens - self.shared_prefix_tokens - self._codes.middle_tokens - self.counter.after
+            )
         else:
-            self._filler_tokens = input_tokens - counter.before - self._codes.first_tokens - counter.after
-        block_size = counter.block_size
+            self._filler_tokens = input_tokens - self.counter.before - self._codes.first_tokens - self.counter.after
+        block_size = self.counter.block_size
         self._shared_blocks = None if block_size is None else self.shared_prefix_tokens // block_size
 
     @property

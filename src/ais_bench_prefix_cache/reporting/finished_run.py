@@ -12,7 +12,6 @@ from ais_bench_prefix_cache.aisbench.results import RUN_KEY, performance_report
 from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY, latency_section
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
 from ais_bench_prefix_cache.datasets.format.documents import read_document
-from ais_bench_prefix_cache.datasets.format.manifest import read_manifest
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory, RunPaths
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, ArtifactError
@@ -53,7 +52,7 @@ def read_finished_run(
 
     Raises ArtifactError where the data set has not been run, or its run left nothing to take percentiles of.
     """
-    manifest = read_manifest(manifest_path)
+    manifest, _ = read_document(manifest_path, what="manifest")
     paths = RunPaths.of_manifest(manifest_path)
     analysis, _ = read_document(paths.analysis if run is None else run.analysis, what="analysis")
     runtime = analysis.get("runtime") or {}

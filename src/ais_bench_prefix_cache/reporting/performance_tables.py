@@ -8,6 +8,7 @@ from typing import Any
 from ais_bench_prefix_cache.foundation.grid_table import render_grid
 
 LATENCY_NAMES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "e2el_ms": "E2EL"}
+TURN_COLUMNS = ("Turn", "N", "Hits, theory", "Hits, seen", "TTFT mean, ms", "p50", "p95")
 LATENCY_MEANINGS = {
     "ttft_ms": "time to first token",
     "tpot_ms": "time per further token",
@@ -30,8 +31,28 @@ def render_performance_tables(performance: Mapping[str, Any]) -> str:
             for name, figures in latency.items()
         ]
         tables.append(render_grid(["Latency, ms", *columns, "N"], rows))
+    if turns := turn_rows(performance):
+        tables.append(render_grid(TURN_COLUMNS, turns))
     tables.append(render_grid(["Whole run", "Value"], whole_run_rows(performance)))
     return "\n".join(tables)
+
+
+def turn_rows(performance: Mapping[str, Any]) -> list[list[str]]:
+    """A row a turn of conversations, counted from 1; empty for other requests."""
+    rows = []
+    for turn, figures in performance.get("by_turn", {}).items():
+        tokens, ttft = figures["input_tokens"], figures.get("ttft_ms")
+        seen = figures["hit_tokens"]
+        rows.append(
+            [
+                str(int(turn) + 1),
+                str(figures["requests"]),
+                f"{figures['planned_hit_tokens'] / tokens:.2%}",
+                "not told" if seen is None else f"{seen / tokens:.2%}",
+                *([shown(ttft[name]) for name in ("mean", "p50", "p95")] if ttft else ["-"] * 3),
+            ]
+        )
+    return rows
 
 
 def whole_run_rows(performance: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -10,7 +10,14 @@ from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
 from ais_bench_prefix_cache.reporting.charts import charts_of_run
 from ais_bench_prefix_cache.reporting.page_templates import render_page
-from ais_bench_prefix_cache.reporting.performance_tables import LATENCY_MEANINGS, LATENCY_NAMES, shown, whole_run_rows
+from ais_bench_prefix_cache.reporting.performance_tables import (
+    LATENCY_MEANINGS,
+    LATENCY_NAMES,
+    TURN_COLUMNS,
+    shown,
+    turn_rows,
+    whole_run_rows,
+)
 from ais_bench_prefix_cache.reporting.report_document import run_section
 from ais_bench_prefix_cache.reporting.summary_table import summary_rows
 from ais_bench_prefix_cache.service.client import EMBEDDED_SERVER
@@ -47,6 +54,8 @@ def render_report_page(
             *([name, *(shown(row[name]) for row in latency.values())] for name in statistics),
             ["N", *(row["count"] for row in latency.values())],
         ],
+        turn_columns=TURN_COLUMNS,
+        turns=turn_rows(performance) if performance else [],
         whole_run=whole_run_rows(performance) if performance else [],
         charts=charts_of_run(records, series) if records else [],
         hits=_hits(analysis.get("requests") or {}),

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ais_bench_prefix_cache.aisbench.config_rendering import own_template
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult, job_from_scenario
 from ais_bench_prefix_cache.aisbench.request_usage import SentRequests, load_request_usage
 from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY, performance_section
@@ -22,7 +23,7 @@ from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory, RunPaths
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.writing import claimed, update_analysis
-from ais_bench_prefix_cache.datasets.kinds import verify_data_set
+from ais_bench_prefix_cache.datasets.kinds import planned_here, verify_data_set
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, ServiceError
@@ -84,7 +85,7 @@ def run_benchmark(
         ExitStack() as started,
     ):
         with phases.enter("verify"):
-            data = verify_data_set(manifest_path)
+            data = planned_here(verify_data_set(manifest_path))
             tokenizer = _tokenizer(scenario, data, load)
             traffic = formal_traffic(data)
             job = _job(scenario, data, traffic, template_path, phases)
@@ -127,6 +128,7 @@ def run_benchmark(
                     batch_size=result.batch_size,
                     request_rate=scenario.aisbench.model.request_rate,
                     slo=scenario.validation.slo,
+                    are_turns=traffic.columns is not None and traffic.columns.are_turns,
                 )
             analysis = update_analysis(data.paths.analysis, document)
             write_run_files(
@@ -175,6 +177,9 @@ def _job(
         what = "images are" if traffic.images_per_request else "this data set is"
         phases.note(f"note: aisbench.config is a template for text; {what} sent with the built-in one")
         own = None
+    own, told = own_template(own)
+    if told is not None:
+        phases.note(f"note: {told}")
     return job_from_scenario(
         scenario,
         manifest_path=data.paths.manifest,

@@ -22,7 +22,12 @@ from ais_bench_prefix_cache.scenario.model import (
     UniformLength,
 )
 
-CSV_COLUMNS = {"output_length": OUTPUT_COLUMNS, "answer_length": OUTPUT_COLUMNS, "turns": ("turns",)}
+CSV_COLUMNS = {
+    "output_length": OUTPUT_COLUMNS,
+    "answer_length": OUTPUT_COLUMNS,
+    "turns": ("turns",),
+    "think_time_ms": ("think_time_ms",),
+}
 """Where a file of lengths has them, by the field that names it; elsewhere they are inputs."""
 
 

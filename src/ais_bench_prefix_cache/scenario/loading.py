@@ -253,6 +253,7 @@ def _conversation_lengths(fields: CheckedFields) -> dict[FieldPath, LengthSpec]:
     messages = None if total is None or conversations is None else total - conversations
     for name, count, whose in (
         ("message_length", messages, "the number of later messages is"),
+        ("think_time_ms", messages, "the number of later messages is"),
         ("answer_length", total, "the number of answers is"),
     ):
         path: FieldPath = (*section, name)

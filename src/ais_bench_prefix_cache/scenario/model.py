@@ -275,7 +275,7 @@ class SystemPromptsConfig:
 
 @dataclass(frozen=True)
 class ConversationConfig:
-    """``turns`` is a number of turns, drawn as lengths are; all other lengths are tokens."""
+    """``turns`` (turns) and ``think_time_ms`` (milliseconds) are drawn as lengths are; all other lengths are tokens."""
 
     count: int
     turns: LengthSpec
@@ -284,6 +284,7 @@ class ConversationConfig:
     message_length: LengthSpec
     answer_length: LengthSpec
     answers: Literal["generated", "scripted"]
+    think_time_ms: LengthSpec | None = None
 
 
 @dataclass(frozen=True)

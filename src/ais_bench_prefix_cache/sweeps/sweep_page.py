@@ -21,7 +21,8 @@ from ais_bench_prefix_cache.reporting.drawing import (
 from ais_bench_prefix_cache.reporting.page_templates import render_page
 from ais_bench_prefix_cache.reporting.performance_tables import shown
 from ais_bench_prefix_cache.service.client import EMBEDDED_SERVER
-from ais_bench_prefix_cache.sweeps.points import point_name
+from ais_bench_prefix_cache.sweeps.plan import SweepPlan
+from ais_bench_prefix_cache.sweeps.points import point_name, settings_of
 from ais_bench_prefix_cache.sweeps.results import PointResult, Sweep
 from ais_bench_prefix_cache.sweeps.sweep_directory import SweepDirectory
 
@@ -73,19 +74,33 @@ def render_sweep_page(sweep: Sweep) -> str:
         columns=["Point", "Runs", "Theory", "Counted", *FIGURE_NAMES.values()],
         points=[_point_row(point) for point in sweep.points],
         interval_note=interval_note(sweep),
-        plan=json.dumps(plan.to_json(), indent=2, ensure_ascii=False),
+        plan=_plan_lines(plan),
         table_file=files.csv.name,
     )
 
 
+def _plan_lines(plan: SweepPlan) -> str:
+    """Scenario and digest, what all points have in common, and a line a point."""
+    lines = [f"{plan.scenario} (sha256 {plan.scenario_sha256})"]
+    if plan.constant:
+        lines.append(f"all points: {' '.join(settings_of(plan.constant))}")
+    lines += [
+        f"point {index}: {' '.join(settings_of(point)) or 'as it stands'}" for index, point in enumerate(plan.points)
+    ]
+    return "\n".join(lines)
+
+
 def interval_note(sweep: Sweep) -> str:
     """What the intervals are taken over."""
-    if sweep.plan.repeat >= LEAST_REPEATS:
-        return "Intervals: 95 %, over the runs of a point (Student)."
-    return (
-        "Intervals: 95 %, over blocks of requests of the same run (bootstrap). They do not show how much runs differ "
-        f"from each other: --repeat {LEAST_REPEATS} or more would."
+    sources = {found.source for point in sweep.points for found in point.figures.values()}
+    by_runs = "over the runs of a point (Student)"
+    by_requests = (
+        "over blocks of requests (bootstrap), which do not show how much runs differ from each other: "
+        f"--repeat {LEAST_REPEATS} or more would"
     )
+    if sources == {"repeats", "requests"}:
+        return f"Intervals: 95 %, {by_runs} with {LEAST_REPEATS} complete runs or more, else {by_requests}."
+    return f"Intervals: 95 %, {by_runs if sources == {'repeats'} else by_requests}."
 
 
 def cost_rows(sweep: Sweep) -> list[tuple[str, str]]:

@@ -75,12 +75,20 @@ def test_turns_follow_their_conversation_and_first_turns_whoever_has_their_syste
     path = tmp_path / "x.full.jsonl"
     turns = [("a", None, 0), ("a", 0, 40), ("a", 1, 50), ("a", None, 30), ("b", None, 0), ("b", None, 0), ("a", 3, 44)]
     lines = [
-        {"group_id": group, "dp_rank": 0, "continues": continues, "shared_prefix_tokens": known, "max_tokens": 4}
+        {
+            "group_id": group,
+            "dp_rank": 0,
+            "continues": continues,
+            "shared_prefix_tokens": known,
+            "max_tokens": 4,
+            "think_ms": known,
+        }
         for group, continues, known in turns
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     index = RequestIndex.of_file(path, "max_tokens")
     assert index.column("predecessor") == [NO_PREDECESSOR, 0, 1, 0, NO_PREDECESSOR, NO_PREDECESSOR, 3]
     assert index.column("after_end") == [0, 1, 1, 0, 0, 0, 1]
+    assert index.column("think_ms") == [0, 40, 50, 30, 0, 0, 44]
     due = index.due_at(np.array([0.0, 1.0, 2.0, 3.0])).column("due_us")
     assert due == [0, NOT_DUE, NOT_DUE, 1_000_000, 2_000_000, 3_000_000, NOT_DUE]

@@ -184,3 +184,17 @@ def test_a_conversation_keeps_its_slot_until_it_is_over():
         assert set(started[:8]) == set(range(8))
 
     asyncio.run(scenario())
+
+
+def test_a_pause_holds_no_slot():
+    async def scenario():
+        schedule, started = RequestSchedule(1), []
+
+        async def request(index, predecessor, pause):
+            async with schedule.turn(index, predecessor, after_end=True, pause=pause):
+                started.append(index)
+
+        await asyncio.gather(request(0, None, 0.0), request(1, 0, 0.05), request(2, None, 0.0), request(3, 2, 0.0))
+        assert started == [0, 2, 3, 1]
+
+    asyncio.run(scenario())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ais_bench_prefix_cache.analysis.performance import latency_section, performance_section
+from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord, request_records
 from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
 
@@ -86,3 +87,28 @@ def test_goodput_is_the_share_that_keeps_every_bound() -> None:
         "share": 0.25,
         "requests_per_s": pytest.approx(1 / 0.9, abs=1e-4),
     }
+
+
+def test_turns_of_conversations_are_told_apart() -> None:
+    columns = RequestColumns.from_rows(
+        {
+            "group_id": "group-0",
+            "dp_rank": 0,
+            "turn": turn,
+            "actual_input_tokens": tokens,
+            "theoretical_hit_tokens": hits,
+            "shared_prefix_tokens": hits,
+            "max_tokens": 2,
+        }
+        for turn, tokens, hits in [(0, 10, 0), (1, 30, 16), (0, 20, 8), (1, 50, 32)]
+    )
+    assert columns.are_turns
+    seen = [
+        SeenRequest(index, "reported", hits, sent=0.0, first_token=moment, finished=1.0, completion_tokens=2)
+        for index, (hits, moment) in enumerate([(0, 0.1), (16, 0.3), (8, 0.2), (0, 0.5)])
+    ]
+    section = performance_section(list(request_records(columns, seen)), batch_size=1, are_turns=True)["by_turn"]
+    assert {turn: (each["requests"], each["input_tokens"], each["planned_hit_tokens"], each["hit_tokens"])
+            for turn, each in section.items()} == {"0": (2, 30, 8, 8), "1": (2, 80, 48, 16)}  # fmt: skip
+    assert [section[turn]["ttft_ms"]["mean"] for turn in ("0", "1")] == [150.0, 400.0]
+    assert "by_turn" not in performance_section(list(request_records(columns, seen)), batch_size=1)

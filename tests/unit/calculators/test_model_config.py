@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.doubles.model_configs import BY_HAND, configurations, kept_by, told_by_vllm
+from tests.doubles.model_configs import BY_HAND, configurations, kept_by, multiplied_by_hand, told_by_vllm
+from transformers import AutoConfig
 
 from ais_bench_prefix_cache.calculators.model_config import sizing_of_model
 from ais_bench_prefix_cache.calculators.model_file import with_defaults
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 
 CONFIGURATIONS = configurations()
+MULTIPLIED = multiplied_by_hand()
 TOLD = {**BY_HAND, **told_by_vllm()}
 LLAMA = {
     "model_type": "llama",
@@ -31,6 +33,33 @@ def test_each_configuration_is_judged_by_somebody_else() -> None:
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_a_public_model(name: str) -> None:
     assert kept_by(sizing_of_model(with_defaults(CONFIGURATIONS[name]))) == TOLD[name]
+
+
+@pytest.mark.parametrize("name", MULTIPLIED)
+def test_a_model_that_was_kept_aside(name: str) -> None:
+    config, numbers = MULTIPLIED[name]
+    sizing = sizing_of_model(with_defaults(config))
+    assert sum(layers.count * layers.numbers_per_token for layers in sizing.layers) == numbers
+
+
+@pytest.mark.parametrize(
+    ("model_type", "kept"),
+    [
+        # A latent of kv_lora_rank + qk_rope_head_dim numbers; 128 + 4 bytes a layer that has an indexer of its own.
+        ("axk2", {("latent", 48, 128 + 32, 0), ("indexer", 48, 0, 132)}),
+        ("hy_v4", {("latent", 34, 512 + 64, 0), ("indexer", 10, 0, 132)}),
+    ],
+)
+def test_a_class_that_names_everything_itself(model_type: str, kept: set[tuple[str, int, int, int]]) -> None:
+    try:
+        AutoConfig.for_model(model_type)
+    except ValueError:  # transformers before these classes: refused by name
+        with pytest.raises(CalculationError):
+            sizing_of_model(with_defaults({"model_type": model_type}))
+        return
+    sizing = sizing_of_model(with_defaults({"model_type": model_type}))
+    found = {(each.kind, each.count, each.numbers_per_token, each.fixed_bytes_per_token) for each in sizing.layers}
+    assert found == kept
 
 
 @pytest.mark.parametrize(

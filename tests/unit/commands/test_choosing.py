@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ais_bench_prefix_cache import __version__
 from ais_bench_prefix_cache.commands.choosing import Chosen, add_choice, chosen
 from ais_bench_prefix_cache.datasets.format.documents import sealed
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory, RunPaths
@@ -34,7 +35,7 @@ def data_set(tmp_path: Path) -> RunPaths:
     run = {**scenario.effective["run"], "run_id": paths.run_id, "output_dir": str(paths.directory)}
     document = {
         "schema_version": "1.0",
-        "plugin_version": "0.1.0",
+        "plugin_version": __version__,
         "status": "prepared",
         "benchmark_mode": "text",
         "run_id": paths.run_id,

@@ -82,6 +82,12 @@ def test_an_answer_of_one_token_leaves_only_the_prompt(tmp_path: Path) -> None:
     assert [turn.known_tokens for turn in plan.turns] == [0, 120, 131, 100, 130, 141]
 
 
+def test_pauses_stand_before_later_messages_and_change_no_hits(tmp_path: Path) -> None:
+    plan = planned(tmp_path, **SMALL, think_time_ms=explicit(5, 6, 7, 8))
+    assert [turn.think_ms for turn in plan.turns] == [0, 5, 6, 0, 7, 8]
+    assert plan.total == planned(tmp_path, **SMALL).total
+
+
 def test_conversations_stay_on_a_rank_and_each_rank_computes_a_system_prompt_once(tmp_path: Path) -> None:
     prompts = {"count": 3, "length": explicit(64, 32, 48), "assignment": {"mode": "weights", "weights": [5, 2, 1]}}
     plan = planned(tmp_path, dp_size=2, count=16, turns={"mode": "uniform", "min": 1, "max": 4}, system_prompts=prompts)

@@ -30,3 +30,17 @@ def test_figures_keep_three_digits():
     assert [shown(value) for value in (0.1234, 9.876, 12.34, 999.9, 1234.5)] == [
         "0.12", "9.88", "12.3", "999.9", "1234"
     ]  # fmt: skip
+
+
+def test_turns_have_a_table_of_their_own_within_80_columns():
+    section = performance_section(records(), batch_size=8)
+    figures = {"mean": 123.4, "p50": 120.0, "p95": 150.0}
+    section["by_turn"] = {
+        "0": {"requests": 12, "input_tokens": 800, "planned_hit_tokens": 200, "hit_tokens": 100, "ttft_ms": figures},
+        "1": {"requests": 12, "input_tokens": 800, "planned_hit_tokens": 600, "hit_tokens": None},
+    }
+    text = render_performance_tables(section)
+    assert max(map(len, text.splitlines())) <= 80
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
+    assert ["1", "12", "25.00%", "12.50%", "123.4", "120.0", "150.0"] in cells
+    assert ["2", "12", "75.00%", "not told", "-", "-", "-"] in cells

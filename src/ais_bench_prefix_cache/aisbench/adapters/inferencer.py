@@ -203,7 +203,10 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
             await super().do_request(self._for_aisbench(data, observation), token_bucket, session)
             return
         async with schedule.turn(
-            row, None if predecessor == NO_PREDECESSOR else predecessor, after_end=bool(request["after_end"])
+            row,
+            None if predecessor == NO_PREDECESSOR else predecessor,
+            after_end=bool(request["after_end"]),
+            pause=int(request["think_ms"]) / 1000,
         ) as waits:
             observation.lane_wait, observation.slot_wait = waits.lane, waits.slot
             await super().do_request(self._for_aisbench(data, observation), token_bucket, session)

@@ -48,17 +48,21 @@ class RequestSchedule:
         self._unfinished: dict[int, _Unfinished] = {}
 
     @asynccontextmanager
-    async def turn(self, index: int, predecessor: int | None, *, after_end: bool = False) -> AsyncIterator[Waits]:
+    async def turn(
+        self, index: int, predecessor: int | None, *, after_end: bool = False, pause: float = 0.0
+    ) -> AsyncIterator[Waits]:
         """Wait until request ``index`` may be sent; on leaving, its slot is free and all that waits for it may go on.
 
         ``predecessor`` is the index of a request that entered :meth:`turn` before; its first token is waited for, or
-        its end.
+        its end, and then for ``pause`` seconds, without a slot.
         """
         self._unfinished[index] = _Unfinished()
         try:
             begin = time.perf_counter()
             if predecessor is not None:
                 await self._predecessor_lets_go(predecessor, after_end)
+            if pause:
+                await asyncio.sleep(pause)
             lane_is_free = time.perf_counter()
             await self._slot(index)
             try:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
+from ais_bench_prefix_cache.datasets.conversations.plan_replay import ReplayedTurn, replay_conversations
+from ais_bench_prefix_cache.datasets.format.capacity import capacity_warnings
 from ais_bench_prefix_cache.datasets.format.documents import is_count
 from ais_bench_prefix_cache.datasets.format.kind import (
     Content,
@@ -36,7 +38,7 @@ from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ScenarioError
 from ais_bench_prefix_cache.foundation.findings import Findings
-from ais_bench_prefix_cache.foundation.names import PASS, group_name
+from ais_bench_prefix_cache.foundation.names import group_name, verdict
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
@@ -63,7 +65,8 @@ _SPARE = Free(lambda value: value is None or _is_token(value), "a token id or nu
 class ConversationRow(Row):
     """A row of ``full.jsonl``: one turn. Lengths are tokens; ``turn`` counts from 0.
 
-    ``continues`` is the ``sequence_index`` of the turn whose prompt and answer come first, null for a first turn;
+    ``continues`` is the ``sequence_index`` of the turn whose prompt and answer come first, null for a first turn, and
+    ``think_ms`` the pause after that answer;
     ``token_ids`` are those of ``system_prompt`` (first turns only) and ``question``. ``shared_prefix_tokens`` is how
     many tokens of its prompt its rank knows. ``answer`` and ``answer_token_ids`` are what later turns have for this
     turn's answer, ``spare_token_id`` what stands in place of its first token where the server's begins alike; without
@@ -77,6 +80,7 @@ class ConversationRow(Row):
     group_id: str
     dp_rank: int
     continues: int | None
+    think_ms: int
     system_prompt_tokens: int
     message_tokens: int
     actual_input_tokens: int
@@ -95,7 +99,8 @@ class ConversationRow(Row):
 class ConversationLedger(Ledger):
     """Everything but texts and tokens follows from the plan."""
 
-    def __init__(self, plan: ConversationPlan) -> None:
+    def __init__(self, scenario: Scenario, plan: ConversationPlan) -> None:
+        self._scenario = scenario
         self.plan = plan
         self.count = len(plan.turns)
 
@@ -157,15 +162,44 @@ class ConversationLedger(Ledger):
         }
 
     def analysis(self, run_id: str, recorded: Warnings | None) -> dict[str, Any]:
+        warnings = plan_warnings(self._scenario, self.plan)
         return {
             "schema_version": "1.0",
             "run_id": run_id,
             "status": "prepared",
             "theoretical_hit_rate": self.plan.total.rate,
-            "validation": {"status": PASS, "warning_only": True, "affects_exit_code": False},
+            "validation": {"status": verdict(warnings), "warning_only": True, "affects_exit_code": False},
             "theory": theory_section(self.plan),
-            "warnings": [],
+            "warnings": warnings,
         }
+
+
+def plan_warnings(scenario: Scenario, plan: ConversationPlan) -> list[dict[str, Any]]:
+    """That a server of known size forgets what the plan counts on, with ``batch_size`` conversations under way."""
+    blocks = scenario.service.kv_cache_blocks
+    if blocks is None:
+        return []
+    turns = [
+        ReplayedTurn(
+            each.conversation,
+            each.turn,
+            group_name(each.group),
+            each.dp_rank,
+            plan.system_prompt_tokens[each.group],
+            each.input_tokens,
+            each.answer_tokens,
+        )
+        for each in plan.turns
+    ]
+    replay = replay_conversations(
+        turns,
+        scripted=plan.scripted,
+        at_once=scenario.aisbench.model.batch_size,
+        block_size=plan.block_size,
+        ranks=plan.dp_size,
+        num_blocks=None,
+    )
+    return [] if replay is None else capacity_warnings(replay.capacity_curve(), blocks, plan.total.shared)
 
 
 def planned_row(
@@ -188,6 +222,7 @@ def planned_row(
         group_id=group_name(planned.group),
         dp_rank=planned.dp_rank,
         continues=planned.continues,
+        think_ms=planned.think_ms,
         system_prompt_tokens=planned.new_tokens - planned.message_tokens,
         message_tokens=planned.message_tokens,
         actual_input_tokens=planned.input_tokens,
@@ -311,8 +346,7 @@ class ConversationKind(DataSetKind):
 
     def inspect(self, scenario: Scenario) -> Inspection:
         plan = plan_conversations(scenario)
-        ledger = ConversationLedger(plan)
-        sections = ledger.sections({})
+        sections = ConversationLedger(scenario, plan).sections({})
         summary = {
             "run_id": scenario.run.run_id,
             "mode": self.name,
@@ -324,7 +358,7 @@ class ConversationKind(DataSetKind):
             "content_validation_deferred_to_prepare": True,
         }
         note = f"{len(plan.turns)} turns of {plan.conversations} conversations, {plan.total.total} input tokens"
-        return Inspection(summary, (), f"{note}, theoretical hit rate {plan.total.rate:.6f}")
+        return Inspection(summary, plan_warnings(scenario, plan), f"{note}, theoretical hit rate {plan.total.rate:.6f}")
 
     def prepare(self, preparation: Preparation) -> Content:
         plan = plan_conversations(preparation.scenario)
@@ -344,7 +378,7 @@ class ConversationKind(DataSetKind):
             )
             return None
         try:
-            return ConversationLedger(plan_conversations(scenario))
+            return ConversationLedger(scenario, plan_conversations(scenario))
         except ScenarioError as error:
             findings.extend(list(error.problems))
             return None
@@ -388,7 +422,7 @@ def _content(scenario: Scenario, plan: ConversationPlan, sources: Sources, *, ch
     )
     count = len(plan.turns)
     note = f"{count} turns of {plan.conversations} conversations"
-    return Content(_rows(plan, builder.build(iter(orders))), count, ConversationLedger(plan), (note,))
+    return Content(_rows(plan, builder.build(iter(orders))), count, ConversationLedger(scenario, plan), (note,))
 
 
 def _orders(plan: ConversationPlan) -> Iterator[PieceOrder]:

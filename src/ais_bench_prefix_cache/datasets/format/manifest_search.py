@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from ais_bench_prefix_cache import __version__
 from ais_bench_prefix_cache.datasets.format.manifest import read_manifest
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths, split_timestamp
 from ais_bench_prefix_cache.datasets.kinds import kind_named
@@ -66,6 +67,9 @@ def find_manifest(
             continue
         mode = document.get("benchmark_mode", benchmark_modes[0])
         if document["status"] not in statuses or mode not in benchmark_modes + second_choice:
+            continue
+        if document["status"] == "prepared" and document.get("plugin_version") != __version__:
+            notes.append(f"passed over {paths.manifest}: version {document.get('plugin_version')} wrote it")
             continue
         if document["run_id"] != paths.run_id or _output_name(document) != directory.name:
             notes.append(f"passed over {paths.manifest}: it was made for another run or output directory")

@@ -23,6 +23,7 @@ from ais_bench_prefix_cache.datasets.format.kind import (
     Content,
     DataSetKind,
     DeepCheck,
+    Inspection,
     JsonRow,
     Ledger,
     Preparation,
@@ -39,6 +40,7 @@ from ais_bench_prefix_cache.datasets.images.messages import REFERENCE_KEY
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.foundation.names import verdict
+from ais_bench_prefix_cache.planning.summary import image_summary
 from ais_bench_prefix_cache.scenario.model import FixedLength, Scenario
 
 if TYPE_CHECKING:
@@ -246,6 +248,10 @@ class ImageKind(DataSetKind):
         if names not in [[name] for name in IMAGE_SCENARIOS]:
             return None
         return {"requests": paths.result_dir / f"{paths.run_id}.{names[0]}.requests.jsonl"}
+
+    def inspect(self, scenario: Scenario) -> Inspection:
+        note = f"{scenario.requests.count} requests with images, which share nothing by plan"
+        return Inspection(image_summary(scenario), (), note)
 
     def prepare(self, preparation: Preparation) -> Content:
         from ais_bench_prefix_cache.datasets.images.mmmu_parquet import find_image

@@ -390,13 +390,22 @@ class TextKind(DataSetKind):
         return None if warmups is None else TextLedger(scenario, plan, prefixes, warmups)
 
     def not_proven(self, manifest: Mapping[str, Any]) -> list[str]:
+        from ais_bench_prefix_cache.datasets.text.written_elsewhere import lacking_proofs, written_elsewhere
+
+        if written_elsewhere(manifest):
+            return lacking_proofs(manifest)
         if not any(True for _ in csv_rules(manifest["effective_config"])):
             return []
         return ["that the lengths are those of the CSV file that the Scenario named, which is not part of the data set"]
 
-    def rebuild(self, paths: RunPaths, manifest: Mapping[str, Any], sources: Sources, trace: Path | None) -> Content:
+    def rebuild(
+        self, paths: RunPaths, manifest: Mapping[str, Any], sources: Sources, trace: Path | None
+    ) -> Content | None:
         from ais_bench_prefix_cache.datasets.text.assembly import build_prompt_set
+        from ais_bench_prefix_cache.datasets.text.written_elsewhere import written_elsewhere
 
+        if written_elsewhere(manifest):
+            return None
         scenario = _recorded(paths, manifest, manifest["requests"]["count"], Findings())
         assert scenario is not None, "the data set has been verified"
         plan = plan_scenario(scenario)

@@ -163,3 +163,26 @@ def test_a_code_without_room_is_refused(prepare: Any, deepseek_tokenizer_dir: Pa
 
 def test_a_vocabulary_without_words_of_one_token_is_refused(prepare: Any, tokenizer_dir: Any) -> None:
     assert "NO_CODE_WORDS" in prepare(tokenizer_dir("bytes only"), expect=2)
+
+
+def test_a_cache_that_forgets_is_warned_of(
+    tmp_path: Path, gsm8k_path: Path, deepseek_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario = tmp_path / "small.json"
+    document = {
+        "run": {"run_id": "small", "output_dir": str(tmp_path / "small")},
+        "tokenizer": {"path": str(deepseek_tokenizer_dir), "block_size": 16},
+        "corpus": {"path": str(gsm8k_path)},
+        "service": {"kv_cache_blocks": 30, "dp_size": 1},
+        "conversation": {**SECTION, "turns": {"mode": "fixed", "value": 5}},
+        "aisbench": {"model": {"batch_size": 7}},
+    }
+    scenario.write_text(json.dumps(document))
+    assert main(["prepare", "--scenario", str(scenario)]) == 0
+    files = json.loads(capsys.readouterr().out)
+    analysis = json.loads(Path(files["analysis"]).read_text())
+    (warning,) = analysis["warnings"]
+    assert warning["code"] == "CACHE_TOO_SMALL"
+    assert warning["predicted_hits"] < warning["planned_hits"] == analysis["theory"]["hit_tokens"]
+    assert main(["validate", "--manifest", files["manifest"]]) == 0
+    capsys.readouterr()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ais_bench_prefix_cache import __version__
 from ais_bench_prefix_cache.datasets.format.documents import sealed
 from ais_bench_prefix_cache.datasets.format.manifest_search import data_sets_beside, find_manifest
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory, RunPaths, split_timestamp
@@ -35,7 +36,7 @@ def inspected(output_dir: Path, now: datetime = NOW, scenario: Scenario | None =
     run = {**scenario.effective["run"], "run_id": paths.run_id, "output_dir": str(paths.directory)}
     document = {
         "schema_version": "1.0",
-        "plugin_version": "0.1.0",
+        "plugin_version": __version__,
         "status": "inspected",
         "run_id": paths.run_id,
         "scenario_path": str(scenario.path),
