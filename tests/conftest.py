@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -9,8 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 
 PROJECT = Path(__file__).resolve().parent.parent
 DATA = PROJECT / "tests" / "data"
@@ -89,6 +94,14 @@ def command_line() -> Callable[..., subprocess.CompletedProcess[str]]:
         return finished
 
     return run
+
+
+@pytest.fixture
+def make_data_set(tmp_path: Path) -> Callable[..., RunPaths]:
+    """``make_data_set(mode, output_key=None)`` writes a small data set below ``tmp_path`` and returns its paths."""
+    from tests.doubles.small_data_sets import small_data_set
+
+    return functools.partial(small_data_set, tmp_path)
 
 
 @pytest.fixture(scope="session")

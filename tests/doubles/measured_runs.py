@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
@@ -63,14 +64,14 @@ def write_run(
     directory: Path,
     ttft_ms: Sequence[float],
     *,
-    rows: Mapping[str, str] | None = None,
+    rows: Mapping[str, str] | None = MappingProxyType({"full": "abc"}),
     configuration: Mapping[str, Any] | None = None,
     server: str = "0.32.0",
 ) -> Path:
     """What a complete run leaves, as far as it is read."""
     directory.mkdir(parents=True)
     runtime = {
-        "rows_sha256": {"full": "abc"} if rows is None else dict(rows),
+        **({} if rows is None else {"rows_sha256": dict(rows)}),
         "aisbench": {"batch_size": 2},
         "precheck": {"versions": {"http://a": server}},
     }

@@ -31,6 +31,7 @@ def scenario_file(
     *,
     name: str = "scenario.json",
     tokenizer: Path | str = "/nowhere",
+    block_size: int = 16,
     url: str | list[str] | None = None,
     **sections: Mapping[str, Any],
 ) -> Path:
@@ -41,7 +42,7 @@ def scenario_file(
     """
     document: dict[str, dict[str, Any]] = {
         "run": {"run_id": "small", "output_dir": "./out"},
-        "tokenizer": {"path": str(tokenizer), "block_size": 16},
+        "tokenizer": {"path": str(tokenizer), "block_size": block_size},
         "corpus": {"path": "./corpus.jsonl"},
         "requests": {
             "count": 24,

@@ -8,11 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.doubles.aisbench_runs import run_aisbench
 
+from ais_bench_prefix_cache.aisbench.job import AISBenchJob
 from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.foundation.errors import AISBenchError
 
@@ -21,7 +24,7 @@ pytestmark = pytest.mark.aisbench
 ROWS = [{"question": f"{index} text", "max_tokens": 4} for index in range(20)]
 
 
-def _processes_that_work_in(directory):
+def _processes_that_work_in(directory: Path) -> list[int]:
     """Ids of processes whose working directory lies below ``directory``."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -33,13 +36,13 @@ def _processes_that_work_in(directory):
     return found
 
 
-def _command_line(pid):
+def _command_line(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def test_failed_and_broken_answers_are_an_error_that_counts_the_reasons(
-    fake_server, prepare_rows, make_answer, scratch
-):
+    fake_server: Any, prepare_rows: Callable[..., AISBenchJob], make_answer: type[Any], scratch: Path
+) -> None:
     misbehaviour = {
         3: make_answer(status=500, error_body="out of luck"),
         7: make_answer(status=500, error_body="out of luck"),
@@ -63,7 +66,9 @@ def test_failed_and_broken_answers_are_an_error_that_counts_the_reasons(
     assert list(scratch.iterdir()) == []
 
 
-def test_answers_that_are_no_answers_fail_and_nothing_follows_a_redirect(fake_server, prepare_rows, make_answer):
+def test_answers_that_are_no_answers_fail_and_nothing_follows_a_redirect(
+    fake_server: Any, prepare_rows: Callable[..., AISBenchJob], make_answer: type[Any]
+) -> None:
     misbehaviour = {
         2: make_answer(location=f"http://127.0.0.1:{fake_server.port}/v1/elsewhere"),
         4: make_answer(tokens=5),
@@ -85,10 +90,12 @@ def test_answers_that_are_no_answers_fail_and_nothing_follows_a_redirect(fake_se
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_a_retry_is_a_retry(fake_server, prepare_rows, make_answer, retries):
+def test_a_retry_is_a_retry(
+    fake_server: Any, prepare_rows: Callable[..., AISBenchJob], make_answer: type[Any], retries: int
+) -> None:
     sent = []
 
-    def behave(request):
+    def behave(request: Any) -> Any:
         sent.append(request.prompt)
         return make_answer(cut_after=0) if request.prompt == "5 text" and sent.count("5 text") == 1 else make_answer()
 
@@ -106,8 +113,10 @@ def test_a_retry_is_a_retry(fake_server, prepare_rows, make_answer, retries):
     assert sent.count("5 text") == 1 + retries
 
 
-def test_a_killed_worker_is_an_error(fake_server, prepare_rows, make_answer, scratch):
-    def behave(request):
+def test_a_killed_worker_is_an_error(
+    fake_server: Any, prepare_rows: Callable[..., AISBenchJob], make_answer: type[Any], scratch: Path
+) -> None:
+    def behave(request: Any) -> Any:
         if request.prompt.startswith("12 "):
             # The others are the program itself and Python's resource tracker.
             worker = max(pid for pid in _processes_that_work_in(scratch) if "cli.main" in _command_line(pid))
@@ -121,7 +130,9 @@ def test_a_killed_worker_is_an_error(fake_server, prepare_rows, make_answer, scr
     assert not _processes_that_work_in(scratch)
 
 
-def test_a_silent_server_ends_the_run(fake_server, prepare_rows, make_answer, scratch):
+def test_a_silent_server_ends_the_run(
+    fake_server: Any, prepare_rows: Callable[..., AISBenchJob], make_answer: type[Any], scratch: Path
+) -> None:
     fake_server.behave = lambda request: make_answer(never=request.prompt.startswith("5 "))
     with pytest.raises(AISBenchError) as caught:
         run_aisbench(prepare_rows(ROWS, fake_server.url, stall_seconds=3.0))
@@ -142,7 +153,9 @@ io.open = full
 """
 
 
-def test_a_full_disk_is_named(fake_server, prepare_rows, tmp_path, monkeypatch):
+def test_a_full_disk_is_named(
+    fake_server: Any, prepare_rows: Callable[..., AISBenchJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "python").mkdir()
     (tmp_path / "python" / "sitecustomize.py").write_text(DISK_IS_FULL)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "python"))
@@ -166,8 +179,13 @@ with ended_by_the_first_signal():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_program_leaves_no_process_and_sends_nothing_more(
-    fake_server, prepare_rows, make_answer, scratch, tmp_path, number
-):
+    fake_server: Any,
+    prepare_rows: Callable[..., AISBenchJob],
+    make_answer: type[Any],
+    scratch: Path,
+    tmp_path: Path,
+    number: int,
+) -> None:
     fake_server.behave = lambda _: make_answer(first_token_after=0.1)
     rows = [{"question": f"{index} text"} for index in range(600)]
     job = tmp_path / "job.pickle"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.doubles.aisbench_runs import run_aisbench
 
+from ais_bench_prefix_cache.aisbench.job import AISBenchJob
 from ais_bench_prefix_cache.aisbench.request_usage import load_request_usage
 from ais_bench_prefix_cache.aisbench.results import performance_report
 
@@ -20,17 +23,23 @@ API_KEY = "sk-never-written-0123456789"
 PROMPTS = ("{answer} {idx} {max_out_len} {question}", "日本語 \u2028 \x85 🙂\r\n{{x}}", "quotes \"' \\ and\ttabs")
 
 
-def _files_that_contain(directory, secret):
+def _files_that_contain(directory: Path, secret: str) -> list[Path]:
     return [path for path in directory.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
 
 
-def test_prompts_lengths_headers_key_and_usage_are_exact(fake_server, prepare_rows, make_answer, tmp_path, monkeypatch):
+def test_prompts_lengths_headers_key_and_usage_are_exact(
+    fake_server: Any,
+    prepare_rows: Callable[..., AISBenchJob],
+    make_answer: type[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     seen_in_scratch = []
 
-    def behave(request):
+    def behave(request: Any) -> Any:
         seen_in_scratch.extend(_files_that_contain(scratch, API_KEY))
         index = int(request.prompt.split()[0])
         details = ({"cached_tokens": 0}, {"cached_tokens": 16}, {"cached_tokens": None}, None, {})[index % 5]
@@ -83,8 +92,8 @@ def test_prompts_lengths_headers_key_and_usage_are_exact(fake_server, prepare_ro
 
 @pytest.mark.parametrize(("batch_size", "stream"), [(1, True), (8, False), (32, True), (600, True)])
 def test_a_lane_sends_the_next_request_only_after_the_first_token_of_the_one_before(
-    fake_server, prepare_rows, make_answer, batch_size, stream
-):
+    fake_server: Any, prepare_rows: Callable[..., AISBenchJob], make_answer: type[Any], batch_size: int, stream: bool
+) -> None:
     delays = random.Random(batch_size)
     fake_server.behave = lambda _: make_answer(
         first_token_after=delays.uniform(0.0, 0.06), token_every=0.01, prompt_tokens_details={"cached_tokens": 0}
@@ -123,7 +132,7 @@ def test_a_lane_sends_the_next_request_only_after_the_first_token_of_the_one_bef
     assert "E2EL" in report["metrics"]
 
 
-def _most_in_flight(requests):
+def _most_in_flight(requests: Sequence[Any]) -> int:
     moments = [(request.arrived, 1) for request in requests] + [(request.finished, -1) for request in requests]
     in_flight = most = 0
     for _, change in sorted(moments):
@@ -133,7 +142,9 @@ def _most_in_flight(requests):
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_sixty_fast_requests_all_arrive(fake_server, prepare_rows, batch_size):
+def test_sixty_fast_requests_all_arrive(
+    fake_server: Any, prepare_rows: Callable[..., AISBenchJob], batch_size: int
+) -> None:
     """AISBench's own status queue loses such runs on a busy machine; see test_aisbench_status_queue.py."""
     rows: list[dict[str, Any]] = [{"question": f"{index} text", "max_tokens": 1} for index in range(60)]
     result = run_aisbench(prepare_rows(rows, fake_server.url, batch_size=batch_size))
@@ -181,7 +192,9 @@ models = [
 """
 
 
-def test_a_template_with_aisbench_own_classes_works_without_our_extras(fake_server, prepare_rows, tmp_path):
+def test_a_template_with_aisbench_own_classes_works_without_our_extras(
+    fake_server: Any, prepare_rows: Callable[..., AISBenchJob], tmp_path: Path
+) -> None:
     template = tmp_path / "my template.py"
     template.write_text(OWN_TEMPLATE, encoding="utf-8")
     rows: list[dict[str, Any]] = [{"question": f"{index} text", "max_tokens": 3} for index in range(8)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.aisbench
 REQUESTS = 60
 
 
-async def _events_of_a_request(counter):
+async def _events_of_a_request(counter: Any) -> None:
     """What AISBench reports about one successful request, without giving another thread time to listen."""
     await counter.post()
     await counter.rev()
@@ -20,13 +21,13 @@ async def _events_of_a_request(counter):
     await counter.case_finish()
 
 
-async def _burst(counter):
+async def _burst(counter: Any) -> None:
     for _ in range(REQUESTS):
         await _events_of_a_request(counter)
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_a_burst_overflows_aisbench_own_queue_but_not_ours(batch_size):
+def test_a_burst_overflows_aisbench_own_queue_but_not_ours(batch_size: int) -> None:
     from ais_bench.benchmark.openicl.icl_inferencer.icl_base_api_inferencer import StatusCounter
 
     from ais_bench_prefix_cache.aisbench.adapters.inferencer import PrefixCacheInferencer

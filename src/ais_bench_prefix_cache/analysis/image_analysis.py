@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from ais_bench_prefix_cache.analysis.analysis_document import (
 from ais_bench_prefix_cache.analysis.comparison import counted_section
 from ais_bench_prefix_cache.analysis.diagnosis.evidence import Finding
 from ais_bench_prefix_cache.analysis.run_facts import RunFacts
+from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
 from ais_bench_prefix_cache.counters.difference import CounterDelta
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
@@ -37,15 +38,14 @@ class ServerUsage:
         return cls(**section)
 
     @classmethod
-    def of(cls, usage: Iterable[tuple[int | None, int | None]]) -> ServerUsage:
-        """From (prompt tokens, cached tokens) of each answer."""
-        rows = list(usage)
-        prompt = [prompt for prompt, _ in rows if prompt is not None]
-        cached = [cached for _, cached in rows if cached is not None]
+    def of_seen(cls, seen: Sequence[SeenRequest]) -> ServerUsage:
+        """From what the sender saw of each answer."""
+        prompt = [row.prompt_tokens for row in seen if row.prompt_tokens is not None]
+        cached = [row.cached_tokens for row in seen if row.cached_tokens is not None]
         return cls(
-            len(rows),
-            sum(prompt) if len(prompt) == len(rows) else None,
-            sum(cached) if len(cached) == len(rows) else None,
+            len(seen),
+            sum(prompt) if len(prompt) == len(seen) else None,
+            sum(cached) if len(cached) == len(seen) else None,
         )
 
 

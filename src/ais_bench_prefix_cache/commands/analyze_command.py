@@ -45,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Compare, write the analysis, print it; returns the exit code."""
-    from ais_bench_prefix_cache.analysis.analysis_document import analyze_run, explain_unusable
-    from ais_bench_prefix_cache.analysis.image_analysis import analyze_image_run
+    from ais_bench_prefix_cache.analysis.data_set_analysis import analyze_data_set
     from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
     from ais_bench_prefix_cache.datasets.format.rows import read_rows
     from ais_bench_prefix_cache.datasets.format.writing import claimed, update_analysis
@@ -69,41 +68,17 @@ def execute(arguments: argparse.Namespace) -> int:
             )
         log.info("analyze: %s rows verified; baseline %s, after %s", data_set.rows, baseline.names, after.names)
         effective = _effective_config(choice, data_set.manifest)
-        service, validation = service_from_effective(effective), validation_from_effective(effective)
-        images = not data_set.kind.hits_are_known
-        try:
-            if images:
-                document = analyze_image_run(
-                    previous_analysis=data_set.analysis,
-                    baseline=baseline,
-                    after=after,
-                    service=service,
-                    status="analyzed",
-                )
-            else:
-                document = analyze_run(
-                    manifest=data_set.manifest,
-                    previous_analysis=data_set.analysis,
-                    baseline=baseline,
-                    after=after,
-                    service=service,
-                    validation=validation,
-                    status="analyzed",
-                    columns=RequestColumns.from_rows(read_rows(data_set.paths.full)),
-                )
-        except SnapshotError as error:
-            if images:
-                raise
-            for finding in explain_unusable(
-                error,
-                manifest=data_set.manifest,
-                previous_analysis=data_set.analysis,
-                baseline=baseline,
-                after=after,
-                service=service,
-            ):
-                note(f"finding [{finding.code}] {finding.message}\n    {finding.remedy}")
-            raise
+        theory = data_set.kind.hits_are_known
+        document = analyze_data_set(
+            data_set,
+            RequestColumns.from_rows(read_rows(data_set.paths.full)) if theory else None,
+            baseline,
+            after,
+            service=service_from_effective(effective),
+            validation=validation_from_effective(effective),
+            status="analyzed",
+            note=note,
+        )
         if choice.run is None:
             document = update_analysis(data_set.paths.analysis, document)
         actual = document["actual"]

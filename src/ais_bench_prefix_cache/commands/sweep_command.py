@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.argument_types import integer, positive_integer
-from ais_bench_prefix_cache.commands.console import note, print_json
+from ais_bench_prefix_cache.commands.console import note, print_json, progress_bar
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly, stdout_to_stderr
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import EXIT_OK, ScenarioError
 from ais_bench_prefix_cache.foundation.grid_table import render_grid
+from ais_bench_prefix_cache.foundation.telling import no_bar
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.sweeps.preview import Preview
@@ -71,10 +73,12 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.sweeps.preview import preview
     from ais_bench_prefix_cache.sweeps.sweep_sequence import begin_sweep, plan_sweep, resume_sweep
 
+    # Into a file bars of many runs would only be noise: there a line before and after each run must do.
+    bar = progress_bar if sys.stderr.isatty() else no_bar
     if arguments.resume is not None:
         _refuse_beside_resume(arguments)
         with stdout_to_stderr():
-            found = resume_sweep(arguments.resume, load=load_quietly, note=note)
+            found = resume_sweep(arguments.resume, load=load_quietly, note=note, bar=bar)
         return _show(found, as_json=arguments.json)
     file = SweepFile({}) if arguments.file is None else read_sweep_file(arguments.file)
     plan = plan_sweep(
@@ -87,7 +91,7 @@ def execute(arguments: argparse.Namespace) -> int:
         _show_preview(preview(plan), repeat=plan.repeat, as_json=arguments.json)
         return EXIT_OK
     with stdout_to_stderr():
-        found = begin_sweep(plan, arguments.output, load=load_quietly, note=note)
+        found = begin_sweep(plan, arguments.output, load=load_quietly, note=note, bar=bar)
     return _show(found, as_json=arguments.json)
 
 
@@ -116,6 +120,9 @@ def _show(found: Sweep, *, as_json: bool) -> int:
         print_json(sweep_document(found))
     else:
         print(_table(found))
+        for point in found.points:
+            if point.complete and not point.as_planned:
+                print(f"{point.name}: not as planned, theory {_percent(point.theoretical_hit_rate)}")
         for line, cost in cost_rows(found):
             print(f"{line}: {cost}")
         note(interval_note(found))
@@ -128,18 +135,21 @@ def _show(found: Sweep, *, as_json: bool) -> int:
 
 
 def _table(found: Sweep) -> str:
-    """A row a point, in 80 columns where the names of the points let it."""
+    """A row a point, a column a field that varies."""
+    from ais_bench_prefix_cache.foundation.findings import shown as shown_value
     from ais_bench_prefix_cache.reporting.performance_tables import shown
 
-    header = ("Point", "Runs", "Theory", "Counted", "TTFT P50", "P99 ms", "Req/s")
+    fields = list(dict.fromkeys(field for point in found.points for field in point.settings))
+    names = [field.rpartition(".")[2] for field in fields] or ["Point"]
+    header = (*names, "Runs", "Counted", "TTFT ms", "P99", "Req/s")
     rows = []
     for point in found.points:
         figures = [point.figures.get(name) for name in ("ttft_p50", "ttft_p99", "requests_per_s")]
+        values = [point.settings.get(field, "") for field in fields] or [point.name]
         rows.append(
             (
-                point.name,
+                *(value if isinstance(value, str) else shown_value(value) for value in values),
                 f"{point.complete}/{found.plan.repeat}",
-                _percent(point.theoretical_hit_rate),
                 _percent(point.counted_hit_rate),
                 *("–" if figure is None else shown(figure.value) for figure in figures),
             )

@@ -157,8 +157,7 @@ def _compared(
     figures: Sequence[Metric],
     **judging: Any,
 ) -> PointComparison:
-    rows = [run.rows for run in (*baseline, *candidate)]
-    same = all(each == rows[0] for each in rows)
+    same = all(baseline[0].same_data_set(run) for run in (*baseline, *candidate))
     # The n-th values belong together where the same requests succeeded in every run.
     answered = [[record.index for record in run.done] for run in (*baseline, *candidate)]
     paired = same and len(baseline) == len(candidate) and all(sorted(each) == sorted(answered[0]) for each in answered)

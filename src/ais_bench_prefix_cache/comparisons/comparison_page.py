@@ -16,6 +16,7 @@ from ais_bench_prefix_cache.reporting.page_templates import render_page
 from ais_bench_prefix_cache.reporting.performance_tables import shown
 
 HEADER = ("Figure", "Baseline", "Candidate", "Change", "Interval", "Verdict")
+NARROW_HEADER = ("Figure, ms", "Baseline", "Candidate", "Change", "Difference")
 _MOST_ROWS = 40
 _COLOUR_OF = {"better": COLOURS[2], "worse": COLOURS[1], "no difference shown": DIM, "too few data": DIM}
 _MARKER_OF = {"better": "v", "worse": "^", "no difference shown": "o", "too few data": "x"}
@@ -92,6 +93,25 @@ def difference_rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
         )
         for each in differences
     ]
+
+
+def narrow_rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
+    """The rows below :data:`NARROW_HEADER`, which fit into 80 columns."""
+    short = {"no difference shown": "none shown"}
+    return [
+        (
+            each.metric,
+            "–" if each.baseline is None else shown(each.baseline),
+            "–" if each.candidate is None else shown(each.candidate),
+            "–" if each.change is None else f"{each.change:+.0%}{_bounds(each)}",
+            short.get(each.verdict, each.verdict),
+        )
+        for each in differences
+    ]
+
+
+def _bounds(each: Difference) -> str:
+    return "" if each.low is None or each.high is None else f" ({100 * each.low:+.0f} to {100 * each.high:+.0f})"
 
 
 def comparison_document(comparison: Comparison) -> dict[str, Any]:

@@ -22,17 +22,27 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """One complete run; ``rows`` are the digests of its data set's files."""
+    """One complete run; ``rows`` are the digests of its data set's files, None where an older version ran it.
+
+    ``data_sha256`` is the digest of what shapes the data set.
+    """
 
     name: str
     config: Mapping[str, Any]
     done: Sequence[RequestRecord]
     requests: int
-    rows: Mapping[str, str]
+    rows: Mapping[str, str] | None
+    data_sha256: str
     batch_size: int
     counted_hits: int | None
     counted_tokens: int | None
     imitation: bool
+
+    def same_data_set(self, other: MeasuredRun) -> bool:
+        """By the files, or, where one side does not know them, by what shapes them."""
+        if self.rows is None or other.rows is None:
+            return self.data_sha256 == other.data_sha256
+        return self.rows == other.rows
 
 
 @dataclass(frozen=True)
@@ -94,8 +104,8 @@ def _measured_run(run: RunDirectory) -> MeasuredRun:
         config=config,
         done=[record for record in records if record.success],
         requests=len(records),
-        # Runs of older versions did not record the rows; then what shapes them tells.
-        rows=runtime.get("rows_sha256") or {"data": data_sha256(config, "prefixes")},
+        rows=runtime.get("rows_sha256"),
+        data_sha256=data_sha256(config, "prefixes"),
         batch_size=int(runtime["aisbench"]["batch_size"]),
         counted_hits=actual.get("global_hits"),
         counted_tokens=actual.get("global_queries"),

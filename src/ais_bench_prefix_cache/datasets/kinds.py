@@ -14,6 +14,7 @@ from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
     from ais_bench_prefix_cache.datasets.format.kind import DataSetKind
+    from ais_bench_prefix_cache.scenario.model import Scenario
 
 # ``benchmark_mode``, the module whose KIND it is, and whether ``prepare --mode`` makes it. Command lines list the names
 # before anything else is imported.
@@ -35,8 +36,10 @@ def kind_named(name: str) -> DataSetKind:
     return kind
 
 
-def sent_kinds() -> tuple[str, ...]:
-    """The names of the kinds that ``run`` can send."""
+def sent_kinds(scenario: Scenario) -> tuple[str, ...]:
+    """The names of the kinds that ``run`` can send for a Scenario; one that asks for conversations wants no other."""
+    if scenario.conversation is not None:
+        return ("conversation",)
     return tuple(name for name in KINDS if kind_named(name).run_refusal is None)
 
 

@@ -65,4 +65,5 @@ def _search(scenario: Scenario) -> ManifestSearch:
 
     Of another kind, verifying says what to do with it: nothing else is prepared and sent in its place.
     """
-    return find_manifest(scenario, ("prepared",), benchmark_modes=sent_kinds(), second_choice=PREPARED_KINDS)
+    others = PREPARED_KINDS if scenario.conversation is None else ()
+    return find_manifest(scenario, ("prepared",), benchmark_modes=sent_kinds(scenario), second_choice=others)

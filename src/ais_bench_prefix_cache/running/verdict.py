@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, analyze_run, explain_unusable
-from ais_bench_prefix_cache.analysis.image_analysis import ServerUsage, analyze_image_run
-from ais_bench_prefix_cache.analysis.request_comparison import compare_requests
+from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts
+from ais_bench_prefix_cache.analysis.data_set_analysis import analyze_data_set
+from ais_bench_prefix_cache.analysis.image_analysis import ServerUsage
 from ais_bench_prefix_cache.analysis.run_facts import ResetFact, RunFacts
 from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
 from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
 from ais_bench_prefix_cache.foundation.errors import ServiceError, SnapshotError
 from ais_bench_prefix_cache.foundation.names import PASS_WITH_WARNING
+from ais_bench_prefix_cache.foundation.telling import Note
 from ais_bench_prefix_cache.running.traffic import FormalTraffic
 from ais_bench_prefix_cache.running.understanding import UnderstoodServer
 from ais_bench_prefix_cache.scenario.model import Scenario
@@ -44,7 +45,7 @@ def planned_queries(traffic: FormalTraffic, seen: Sequence[SeenRequest]) -> int 
     """The prompt tokens by which the counters must have risen; None where nobody knows."""
     if traffic.columns is not None:
         return sum(traffic.columns.input_tokens)
-    return _server_usage(seen).prompt_tokens if seen else None
+    return ServerUsage.of_seen(seen).prompt_tokens if seen else None
 
 
 def analysis_of_run(
@@ -53,55 +54,29 @@ def analysis_of_run(
     traffic: FormalTraffic,
     observed: Observations,
     runtime: Mapping[str, Any],
-    note: Callable[[str], None],
+    note: Note,
 ) -> dict[str, Any]:
     """The new content of ``analysis.json``.
 
     Raises ServiceError where the two looks at the counters cannot be compared: they are this run's own, so that it is
     the server's doing; ``note`` then hears what explains it.
     """
-    service = scenario.service
-    facts = _facts(scenario, observed)
-    baseline = SnapshotTexts(observed.baseline.texts, service.metrics_urls)
-    after = SnapshotTexts(observed.after.texts, service.metrics_urls)
+    urls = scenario.service.metrics_urls
     try:
-        if traffic.columns is None:
-            document = analyze_image_run(
-                previous_analysis=data.analysis,
-                baseline=baseline,
-                after=after,
-                service=service,
-                status="complete",
-                usage=_server_usage(observed.seen) if observed.seen else None,
-                runtime=runtime,
-                facts=facts,
-            )
-        else:
-            document = analyze_run(
-                manifest=data.manifest,
-                previous_analysis=data.analysis,
-                baseline=baseline,
-                after=after,
-                service=service,
-                validation=scenario.validation,
-                status="complete",
-                columns=traffic.columns,
-                requests=compare_requests(traffic.columns, observed.seen) if observed.seen else None,
-                runtime=runtime,
-                facts=facts,
-            )
+        document = analyze_data_set(
+            data,
+            traffic.columns,
+            SnapshotTexts(observed.baseline.texts, urls),
+            SnapshotTexts(observed.after.texts, urls),
+            service=scenario.service,
+            validation=scenario.validation,
+            status="complete",
+            note=note,
+            seen=observed.seen,
+            runtime=runtime,
+            facts=_facts(scenario, observed),
+        )
     except SnapshotError as error:
-        if traffic.columns is not None:
-            for finding in explain_unusable(
-                error,
-                manifest=data.manifest,
-                previous_analysis=data.analysis,
-                baseline=baseline,
-                after=after,
-                service=service,
-                facts=facts,
-            ):
-                note(f"finding [{finding.code}] {finding.message}\n    {finding.remedy}")
         raise ServiceError(error.problems) from error
     changed_corpus = corpus_warning(data.manifest, scenario.corpus.path)
     if changed_corpus is not None:
@@ -139,7 +114,3 @@ def _aisbench_warmups(extra_args: Mapping[str, Any]) -> int | None:
     """AISBench's own warm-up requests: one unless it is told otherwise."""
     value = extra_args.get("--num-warmups", 1)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _server_usage(seen: Sequence[SeenRequest]) -> ServerUsage:
-    return ServerUsage.of((row.prompt_tokens, row.cached_tokens) for row in seen)

@@ -9,8 +9,9 @@ from datetime import datetime
 
 from ais_bench_prefix_cache.datasets.format.documents import read_document
 from ais_bench_prefix_cache.datasets.format.manifest_search import data_sets_beside, find_manifest
-from ais_bench_prefix_cache.datasets.kinds import sent_kinds
+from ais_bench_prefix_cache.datasets.kinds import kind_named, sent_kinds
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, GenerationError
+from ais_bench_prefix_cache.planning.conversations import plan_conversations
 from ais_bench_prefix_cache.planning.planner import plan_scenario
 from ais_bench_prefix_cache.scenario.identity import data_sha256
 from ais_bench_prefix_cache.scenario.model import Scenario
@@ -50,7 +51,7 @@ def preview(plan: SweepPlan) -> Preview:
     scenarios = load_points(plan.scenario, [plan.fields(point) for point in range(len(plan.points))])
     shown = [_point(scenario, point_name(point)) for scenario, point in zip(scenarios, plan.points, strict=True)]
     absent = {
-        data_sha256(scenario.effective, "prefixes")
+        data_sha256(scenario.effective, kind_named(scenario.benchmark_mode).scenario_rules)
         for scenario, point in zip(scenarios, shown, strict=True)
         if not point.prepared
     }
@@ -65,14 +66,17 @@ def preview(plan: SweepPlan) -> Preview:
 
 
 def _point(scenario: Scenario, name: str) -> PointPreview:
-    rate, problem = None, None
-    if scenario.benchmark_mode == "text":
+    rate, problem, requests = None, None, scenario.requests.count
+    if scenario.benchmark_mode == "conversation":
+        conversations = plan_conversations(scenario)
+        rate, requests = conversations.total.rate, len(conversations.turns)
+    elif scenario.benchmark_mode == "text":
         try:
             rate = plan_scenario(scenario).theoretical_hit_rate
         except GenerationError as error:
             problem = str(error.problems[0])
-    prepared = find_manifest(scenario, ("prepared",), benchmark_modes=sent_kinds()).found is not None
-    return PointPreview(name, scenario.requests.count, scenario.aisbench.model.batch_size, rate, prepared, problem)
+    prepared = find_manifest(scenario, ("prepared",), benchmark_modes=sent_kinds(scenario)).found is not None
+    return PointPreview(name, requests, scenario.aisbench.model.batch_size, rate, prepared, problem)
 
 
 def _seconds_of_runs(scenarios: Sequence[Scenario]) -> list[float]:

@@ -15,7 +15,7 @@ from ais_bench_prefix_cache.datasets.kinds import kind_named
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, PrefixCacheError, Problem, ScenarioError, Terminated
-from ais_bench_prefix_cache.foundation.telling import Note, no_note
+from ais_bench_prefix_cache.foundation.telling import Note, ProgressBar, no_bar, no_note
 from ais_bench_prefix_cache.running.scenario_run import run_scenario
 from ais_bench_prefix_cache.scenario.loading import load_scenario
 from ais_bench_prefix_cache.scenario.model import Scenario, TokenizerConfig
@@ -37,6 +37,7 @@ def sweep(
     directory: Path | str | None = None,
     load: Loader = load_tokenizer,
     note: Note = no_note,
+    bar: ProgressBar = no_bar,
 ) -> Sweep:
     """Run a Scenario at every combination of the values of ``fields``, ``repeat`` times.
 
@@ -48,7 +49,8 @@ def sweep(
         ScenarioError: the Scenario cannot be used at some point; nothing has been sent.
         ArtifactError: the directory cannot be used.
     """
-    return begin_sweep(plan_sweep(scenario, points_of(fields), repeat, shuffle), directory, load=load, note=note)
+    plan = plan_sweep(scenario, points_of(fields), repeat, shuffle)
+    return begin_sweep(plan, directory, load=load, note=note, bar=bar)
 
 
 def plan_sweep(
@@ -77,7 +79,12 @@ def load_points(path: Path, points: Sequence[Mapping[str, Any]]) -> list[Scenari
 
 
 def begin_sweep(
-    plan: SweepPlan, directory: Path | str | None = None, *, load: Loader = load_tokenizer, note: Note = no_note
+    plan: SweepPlan,
+    directory: Path | str | None = None,
+    *,
+    load: Loader = load_tokenizer,
+    note: Note = no_note,
+    bar: ProgressBar = no_bar,
 ) -> Sweep:
     """Run a plan in a new directory. Errors are those of :func:`sweep`."""
     if directory is None:
@@ -92,10 +99,12 @@ def begin_sweep(
             raise ArtifactError.of(Code.FILE_EXISTS, str(files.path), "the directory is not empty", hint=hint)
     files.write_plan(plan)
     note(f"sweep: {files.path}")
-    return resume_sweep(files.path, load=load, note=note)
+    return resume_sweep(files.path, load=load, note=note, bar=bar)
 
 
-def resume_sweep(directory: Path | str, *, load: Loader = load_tokenizer, note: Note = no_note) -> Sweep:
+def resume_sweep(
+    directory: Path | str, *, load: Loader = load_tokenizer, note: Note = no_note, bar: ProgressBar = no_bar
+) -> Sweep:
     """Make every run of a sweep that has no result yet: those that failed, too.
 
     Raises:
@@ -112,7 +121,7 @@ def resume_sweep(directory: Path | str, *, load: Loader = load_tokenizer, note: 
         if not mine:
             raise ArtifactError.of(Code.DIRECTORY_IN_USE, str(files.path), "another command is working on this sweep")
         try:
-            _Sweeping(files, plan, cache(load), note).run()
+            _Sweeping(files, plan, cache(load), note, bar).run()
         except (KeyboardInterrupt, Terminated) as stop:
             raise type(stop)(_stopped(files, plan)) from None
     found = read_sweep(files.path)
@@ -129,6 +138,7 @@ class _Sweeping:
     plan: SweepPlan
     load: Loader
     note: Note
+    bar: ProgressBar
 
     def run(self) -> None:
         rows = {(row["point"], row["repeat"]): row for row in self.files.read_table()}
@@ -158,6 +168,7 @@ class _Sweeping:
                 settings=settings_of(fields),
                 labels={"sweep": self.files.path.name, "point": str(point), "repeat": str(repeat + 1)},
                 load=self.load,
+                bar=self.bar,
             )
         except PrefixCacheError as error:
             found = failed_row(error)

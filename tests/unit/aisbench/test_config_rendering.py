@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import json
 import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.doubles.scenarios import scenario_file
 
 from ais_bench_prefix_cache.aisbench.config_rendering import (
     TEMPLATES,
+    RenderedConfig,
     check_extra_args,
     command_line_arguments,
     python_path_with_this_package,
@@ -20,36 +24,21 @@ from ais_bench_prefix_cache.aisbench.job import AISBenchJob
 from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError
+from ais_bench_prefix_cache.scenario.loading import load_scenario
 from ais_bench_prefix_cache.scenario.model import LoadConfig
+
+Render = Callable[[AISBenchJob], RenderedConfig]
 
 
 @pytest.fixture
-def job(tmp_path):
-    manifest: dict[str, Any] = {
-        "run_id": "demo_20260101_000000",
-        "effective_config": {
-            "tokenizer": {"path": str(tmp_path), "revision": None, "trust_remote_code": False},
-            "service": {"inference_url": "http://127.0.0.1:8000/v1/completions", "model": "tiny", "dp_size": 2},
-            "aisbench": {
-                "dataset": {
-                    "abbr": None,
-                    "input_columns": ["question", "max_out_len"],
-                    "output_column": "answer",
-                    "prompt_template": "{question}",
-                    "pred_role": "BOT",
-                },
-                "model": {
-                    "abbr": None,
-                    "attr": "service",
-                    "stream": True,
-                    "max_out_len": 1,
-                    "retry": 0,
-                    "batch_size": 8,
-                    "generation_kwargs": {"temperature": 0, "ignore_eos": True},
-                },
-            },
-        },
-    }
+def job(tmp_path: Path) -> AISBenchJob:
+    url = "http://127.0.0.1:8000"
+    service = {"dp_size": 2, "model": "tiny"}
+    model = {"batch_size": 8, "retry": 0, "generation_kwargs": {"temperature": 0, "ignore_eos": True}}
+    scenario = load_scenario(
+        scenario_file(tmp_path, tokenizer=tmp_path, url=url, service=service, aisbench={"model": model})
+    )
+    manifest = {"run_id": "demo_20260101_000000", "effective_config": scenario.effective}
     path = tmp_path / "demo_20260101_000000.manifest.json"
     path.write_text(json.dumps(manifest), encoding="utf-8")
     rows = tmp_path / "demo_20260101_000000.full.jsonl"
@@ -61,15 +50,15 @@ def job(tmp_path):
         index=RequestIndex.of_file(rows, "max_tokens"),
         template_path=TEMPLATES / "prefix_cache_perf.py",
         work_dir=tmp_path / "work",
-        config=manifest["effective_config"],
+        config=scenario.effective,
     )
 
 
 @pytest.fixture
-def render(tmp_path):
+def render(tmp_path: Path) -> Render:
     environment = {**os.environ, "PYTHONPATH": python_path_with_this_package(os.environ.get("PYTHONPATH"))}
 
-    def render(job):
+    def render(job: AISBenchJob) -> RenderedConfig:
         private = tmp_path / "private"
         private.mkdir(exist_ok=True)
         return render_config(job, private, environment)
@@ -77,21 +66,26 @@ def render(tmp_path):
     return render
 
 
-def _with_template(job, tmp_path, text, **changes):
+def _with_template(job: AISBenchJob, tmp_path: Path, text: str, **changes: Any) -> AISBenchJob:
     template = tmp_path / "my_template.py"
     template.write_text(text, encoding="utf-8")
     return AISBenchJob(**{**vars(job), "template_path": template, **changes})
 
 
-def assigned(rendered):
-    return {statement.targets[0].id: ast.literal_eval(statement.value) for statement in ast.parse(rendered.text).body}
+def _assigned(text: str) -> dict[str, Any]:
+    """The variables of a text that holds nothing but assignments of literals."""
+    assigned = {}
+    for statement in ast.parse(text).body:
+        assert isinstance(statement, ast.Assign)
+        assigned[ast.unparse(statement.targets[0])] = ast.literal_eval(statement.value)
+    return assigned
 
 
-def test_the_built_in_template_becomes_literals(job, render, tmp_path):
+def test_the_built_in_template_becomes_literals(job: AISBenchJob, render: Render, tmp_path: Path) -> None:
     rendered = render(job)
-    variables = assigned(rendered)
-    assert set(variables) == {"datasets", "models", "infer", "summarizer"}
-    (dataset,), (model,) = variables["datasets"], variables["models"]
+    assigned = _assigned(rendered.text)
+    assert set(assigned) == {"datasets", "models", "infer", "summarizer"}
+    (dataset,), (model,) = assigned["datasets"], assigned["models"]
     assert dataset["abbr"] == rendered.dataset_abbr == "demo_20260101_000000"
     assert dataset["path"] == str(tmp_path / "demo_20260101_000000.full.jsonl")
     assert dataset["reader_cfg"] == {"input_columns": ["question", "max_out_len"], "output_column": "answer"}
@@ -103,7 +97,9 @@ def test_the_built_in_template_becomes_literals(job, render, tmp_path):
     assert (rendered.batch_size, rendered.stream, rendered.ignore_eos) == (8, True, True)
 
 
-def test_a_template_is_plain_python_and_reads_the_three_variables(job, render, tmp_path):
+def test_a_template_is_plain_python_and_reads_the_three_variables(
+    job: AISBenchJob, render: Render, tmp_path: Path
+) -> None:
     template = """
 import json, os
 from collections import OrderedDict
@@ -115,9 +111,7 @@ models = [dict(abbr="m", attr="service", path=os.path.dirname(os.environ["AISBEN
 infer = dict(window=(1, 2))
 """
     rendered = render(_with_template(job, tmp_path, template))
-    assigned = {
-        statement.targets[0].id: ast.literal_eval(statement.value) for statement in ast.parse(rendered.text).body
-    }
+    assigned = _assigned(rendered.text)
     assert assigned == {
         "datasets": [
             {"abbr": "demo_20260101_000000", "type": "collections.OrderedDict", "path": str(tmp_path / "scenario.json")}
@@ -147,7 +141,9 @@ infer = dict(window=(1, 2))
         ("models = [{1: 2}]", "TypeError: models[0]: the key 1 is not a string"),
     ],
 )
-def test_a_template_that_does_not_run_says_where(job, render, tmp_path, template, message):
+def test_a_template_that_does_not_run_says_where(
+    job: AISBenchJob, render: Render, tmp_path: Path, template: str, message: str
+) -> None:
     with pytest.raises(AISBenchError) as caught:
         render(_with_template(job, tmp_path, template))
     (problem,) = caught.value.problems
@@ -156,7 +152,7 @@ def test_a_template_that_does_not_run_says_where(job, render, tmp_path, template
     assert problem.message == f"cannot be used as an AISBench template: {message}"
 
 
-def test_everything_that_a_template_lacks_is_told_at_once(job, render, tmp_path):
+def test_everything_that_a_template_lacks_is_told_at_once(job: AISBenchJob, render: Render, tmp_path: Path) -> None:
     template = """
 models = [dict(abbr="a/b", attr="local", generation_kwargs=dict(num_return_sequences=2), batch_size=0)]
 """
@@ -173,7 +169,7 @@ models = [dict(abbr="a/b", attr="local", generation_kwargs=dict(num_return_seque
     ]
 
 
-def test_a_template_must_not_hold_the_api_key(job, render, tmp_path):
+def test_a_template_must_not_hold_the_api_key(job: AISBenchJob, render: Render, tmp_path: Path) -> None:
     template = """
 import os
 datasets = [dict(abbr="d")]
@@ -185,7 +181,7 @@ models = [dict(abbr="m", attr="service", path=os.getcwd(), api_key="sk-" + "secr
     assert "sk-secret-0123" not in str(caught.value)
 
 
-def test_a_missing_template(job, render, tmp_path):
+def test_a_missing_template(job: AISBenchJob, render: Render, tmp_path: Path) -> None:
     with pytest.raises(AISBenchError) as caught:
         render(AISBenchJob(**{**vars(job), "template_path": tmp_path / "none.py"}))
     assert str(caught.value) == (
@@ -194,7 +190,7 @@ def test_a_missing_template(job, render, tmp_path):
     )
 
 
-def test_arguments_become_words():
+def test_arguments_become_words() -> None:
     given = {"--a": 1, "--b": [1, "x"], "--c": True, "--d": False, "--debug": True, "--mode": "perf"}
     assert command_line_arguments(given) == ["--num-warmups", "0", "--a", "1", "--b", "1", "x", "--c"]
     assert command_line_arguments({"--num-warmups": 3}) == ["--num-warmups", "3"]
@@ -212,30 +208,30 @@ def test_arguments_become_words():
         ({"--debug": False}, "a run always has --debug"),
     ],
 )
-def test_arguments_that_change_what_is_sent_are_refused(arguments, message):
+def test_arguments_that_change_what_is_sent_are_refused(arguments: Any, message: str) -> None:
     (problem,) = check_extra_args(arguments)
     assert problem.code == "AISBENCH_ARGUMENT_REFUSED"
     assert problem.where == f"aisbench.extra_args[{next(iter(arguments))!r}]"
     assert problem.message.startswith(message)
 
 
-def test_harmless_arguments_pass():
+def test_harmless_arguments_pass() -> None:
     assert check_extra_args({"--num-warmups": 0, "--max-num-workers": 2, "--debug": True, "--pressure": False}) == []
 
 
-def _shared(job, **changes):
+def _shared(job: AISBenchJob, **changes: Any) -> AISBenchJob:
     return AISBenchJob(**{**vars(job), "load": LoadConfig(senders=4), **changes})
 
 
-def test_a_load_generator_sums_up_nothing_and_has_its_share_of_the_slots(job, render):
+def test_a_load_generator_sums_up_nothing_and_has_its_share_of_the_slots(job: AISBenchJob, render: Render) -> None:
     rendered = render(_shared(job, role="sending", batch_size=3))
-    summarizer, models = assigned(rendered)["summarizer"], assigned(rendered)["models"]
+    summarizer, models = (_assigned(rendered.text)[name] for name in ("summarizer", "models"))
     assert summarizer["type"].endswith(".NoSummary")
     assert (rendered.batch_size, models[0]["batch_size"]) == (3, 3)
 
 
-def test_the_aisbench_that_sums_up_sends_nothing(job, render, tmp_path):
-    runner = assigned(render(_shared(job, role="summing")))["infer"]["runner"]
+def test_the_aisbench_that_sums_up_sends_nothing(job: AISBenchJob, render: Render, tmp_path: Path) -> None:
+    runner = _assigned(render(_shared(job, role="summing")).text)["infer"]["runner"]
     assert runner["type"].endswith(".SummingRunner")
     assert runner["parts"] == str(tmp_path / "private" / "parts.json")
 
@@ -249,7 +245,9 @@ def test_the_aisbench_that_sums_up_sends_nothing(job, render, tmp_path):
         ('models[0]["request_rate"] = 5', "models[0].request_rate"),
     ],
 )
-def test_a_template_that_cannot_share_the_work_is_refused(job, render, tmp_path, change, where):
+def test_a_template_that_cannot_share_the_work_is_refused(
+    job: AISBenchJob, render: Render, tmp_path: Path, change: str, where: str
+) -> None:
     text = (TEMPLATES / "prefix_cache_perf.py").read_text(encoding="utf-8") + change
     with pytest.raises(AISBenchError) as caught:
         render(_shared(_with_template(job, tmp_path, text)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from ais_bench_prefix_cache.foundation.names import NO_RANK
 FIELDS = ("row", "offset", "size", "max_tokens", "dp_rank", "predecessor", "due_us")
 
 
-def index_of(lanes):
+def index_of(lanes: Sequence[tuple[object, int | None] | None]) -> RequestIndex:
     """An index of requests with these (group, rank), in this order; None is a request of warm-up mode.
 
     A lane without a rank is a conversation.
@@ -31,7 +33,7 @@ def index_of(lanes):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 50])
 @pytest.mark.parametrize("split", ["lane", "rank"])
-def test_lanes_and_ranks_stay_whole(count, split):
+def test_lanes_and_ranks_stay_whole(count: int, split: Any) -> None:
     random = np.random.default_rng(count)
     lanes = [("abcde"[random.integers(5)], int(random.integers(4))) for _ in range(400)]
     parts = divided(index_of(lanes), count, split)
@@ -45,18 +47,18 @@ def test_lanes_and_ranks_stay_whole(count, split):
     assert max(map(len, parts)) <= 400 / len(parts) + largest
 
 
-def test_requests_without_lanes_are_dealt_out_in_turn():
+def test_requests_without_lanes_are_dealt_out_in_turn() -> None:
     parts = divided(index_of([None] * 7), 3)
     assert [part.tolist() for part in parts] == [[0, 3, 6], [1, 4], [2, 5]]
     assert len(divided(index_of([None] * 2), 9)) == 2
 
 
-def test_requests_without_lanes_are_kept_by_their_entry_point_where_ranks_are_asked_for():
+def test_requests_without_lanes_are_kept_by_their_entry_point_where_ranks_are_asked_for() -> None:
     parts = divided(index_of([None] * 6), 4, "rank", urls=2)
     assert [part.tolist() for part in parts] == [[0, 2, 4], [1, 3, 5]]
 
 
-def test_a_conversation_stays_whole():
+def test_a_conversation_stays_whole() -> None:
     parts = divided(index_of([("a", None), ("b", None), ("a", None), ("b", None), ("c", None)]), 2)
     assert [part.tolist() for part in parts] == [[0, 2, 4], [1, 3]]
 
@@ -65,10 +67,10 @@ def test_a_conversation_stays_whole():
     ("total", "sizes", "expected"),
     [(16, [76, 112, 112], [4, 6, 6]), (4, [1, 1, 1], [2, 1, 1]), (3, [1, 1, 98], [1, 1, 1]), (10, [1, 9], [1, 9])],
 )
-def test_slots_are_shared_in_proportion_and_all_of_them(total, sizes, expected):
+def test_slots_are_shared_in_proportion_and_all_of_them(total: int, sizes: list[int], expected: list[int]) -> None:
     assert shares(total, sizes) == expected
 
 
-def test_there_are_no_senders_without_a_slot():
+def test_there_are_no_senders_without_a_slot() -> None:
     with pytest.raises(ValueError, match="2 slots for 3 senders"):
         shares(2, [5, 5, 5])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from ais_bench_prefix_cache.aisbench.merging import Part, merge, read_parts, write_parts
 
 
-def generator(directory, database, rows, moments):
+def generator(directory: Path, database: str, rows: list[int], moments: list[float]) -> Path:
     """What a load generator leaves, as AISBench writes it."""
     (directory / "db_data").mkdir(parents=True)
     connection = sqlite3.connect(directory / "db_data" / database)
@@ -31,18 +33,18 @@ def generator(directory, database, rows, moments):
     return directory
 
 
-def stored_moments(database):
+def stored_moments(database: Path) -> Any:
     connection = sqlite3.connect(database)
     ((blob,),) = connection.execute("SELECT arr_blob FROM numpy_store").fetchall()
     connection.close()
     return np.load(io.BytesIO(blob)).tolist()
 
 
-def lines(path):
+def lines(path: Path) -> Any:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_records_are_put_together_on_one_clock(tmp_path):
+def test_records_are_put_together_on_one_clock(tmp_path: Path) -> None:
     here = generator(tmp_path / "1", "aa.db", [0, 2], [10.0, 11.0, 12.5])
     there = generator(tmp_path / "2", "bb.db", [1], [500.0, 501.0, 502.0])
     write_parts([Part(str(here), 0.0), Part(str(there), -489.5)], tmp_path / "parts.json")
@@ -60,7 +62,7 @@ def test_records_are_put_together_on_one_clock(tmp_path):
     assert stored_moments(target / "db_data" / "bb.db") == [10.5, 11.5, 12.5]
 
 
-def test_two_databases_of_one_name_are_not_mixed(tmp_path):
+def test_two_databases_of_one_name_are_not_mixed(tmp_path: Path) -> None:
     parts = [Part(str(generator(tmp_path / name, "aa.db", [0], [1.0, 2.0, 3.0])), 0.0) for name in "12"]
     with pytest.raises(RuntimeError, match=r"two load generators have a database aa\.db"):
         merge(parts, tmp_path / "all")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ LANES = [("a", 0), ("b", 0), ("a", 1), ("a", 0), ("b", None), ("b", 0), ("a", 0)
 
 
 @pytest.fixture
-def rows(tmp_path):
+def rows(tmp_path: Path) -> Path:
     path = tmp_path / "x.full.jsonl"
     lines = [
         {"group_id": group, "dp_rank": rank, "max_tokens": 10 + number, "question": f"ü {number} \u2028"}
@@ -25,7 +26,7 @@ def rows(tmp_path):
     return path
 
 
-def test_every_row_is_found_by_its_offset(rows):
+def test_every_row_is_found_by_its_offset(rows: Path) -> None:
     index = RequestIndex.of_file(rows, "max_tokens")
     data = rows.read_bytes()
     for number, record in enumerate(index.records):
@@ -37,7 +38,7 @@ def test_every_row_is_found_by_its_offset(rows):
     assert set(index.column("due_us")) == {NOT_DUE}
 
 
-def test_a_part_keeps_the_rows_numbers_through_a_file(rows, tmp_path):
+def test_a_part_keeps_the_rows_numbers_through_a_file(rows: Path, tmp_path: Path) -> None:
     index = RequestIndex.of_file(rows, "max_tokens")
     index.part([0, 3, 6]).save(tmp_path / "index.npy")
     part = RequestIndex.load(tmp_path / "index.npy")
@@ -45,19 +46,19 @@ def test_a_part_keeps_the_rows_numbers_through_a_file(rows, tmp_path):
     assert (part.column("row"), part.column("predecessor")) == ([0, 3, 6], [NO_PREDECESSOR, 0, 3])
 
 
-def test_the_rows_are_seen_while_the_index_is_made(rows):
+def test_the_rows_are_seen_while_the_index_is_made(rows: Path) -> None:
     reading = IndexReading(rows, "max_tokens")
     assert [row["group_id"] for row in reading] == [group for group, _ in LANES]
     assert len(reading.index()) == len(LANES)
 
 
-def test_a_line_that_is_no_json_is_named(rows):
+def test_a_line_that_is_no_json_is_named(rows: Path) -> None:
     rows.write_bytes(rows.read_bytes() + b"{\n")
     with pytest.raises(ArtifactError, match="line 8: it is not JSON"):
         RequestIndex.of_file(rows, "max_tokens")
 
 
-def test_even_arrivals_have_one_gap_and_random_ones_its_mean(rows):
+def test_even_arrivals_have_one_gap_and_random_ones_its_mean(rows: Path) -> None:
     assert arrival_seconds(4, 2.0, "even", 1).tolist() == [0.0, 0.5, 1.0, 1.5]
     seconds = arrival_seconds(20_000, 50.0, "poisson", 1)
     gaps = np.diff(seconds)
@@ -71,7 +72,9 @@ def test_even_arrivals_have_one_gap_and_random_ones_its_mean(rows):
     assert index.column("due_us") == [0, 1000, 2000, 3000, 4000, 5000, 6000]
 
 
-def test_turns_follow_their_conversation_and_first_turns_whoever_has_their_system_prompt_computed(tmp_path):
+def test_turns_follow_their_conversation_and_first_turns_whoever_has_their_system_prompt_computed(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "x.full.jsonl"
     turns = [("a", None, 0), ("a", 0, 40), ("a", 1, 50), ("a", None, 30), ("b", None, 0), ("b", None, 0), ("a", 3, 44)]
     lines = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,12 @@ OutputTokens,total,4.0,3
 """
 COMMON = {"Total Requests": {"total": 3}, "Prefill Token Throughput": {"total": "9.5 token/s"}}
 
+Document = dict[str, Any]
+Run = tuple[Document, Path]
+
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path: Path) -> Run:
     """``runtime.aisbench`` of a finished run and the path of its analysis."""
     directory = tmp_path / "here" / "work" / "20260101_000000"
     results = directory / "performances" / "m"
@@ -40,7 +44,7 @@ def run(tmp_path):
     }, analysis_path
 
 
-def test_figures_are_those_of_the_files(run):
+def test_figures_are_those_of_the_files(run: Run) -> None:
     record, path = run
     report = performance_report({"runtime": {"aisbench": record}}, analysis_path=path)
     assert report["metrics"] == {
@@ -53,14 +57,14 @@ def test_figures_are_those_of_the_files(run):
     assert report["json"].endswith("performances/m/d.json")
 
 
-def test_what_only_streaming_measures_is_absent_without_it(run):
+def test_what_only_streaming_measures_is_absent_without_it(run: Run) -> None:
     record, path = run
     report = performance_report({"runtime": {"aisbench": {**record, "stream": False}}}, analysis_path=path)
     assert set(report["metrics"]) == {"E2EL", "OutputTokens"}
     assert set(report["common"]) == {"Total Requests"}
 
 
-def test_results_that_were_moved_together_are_found(run, tmp_path):
+def test_results_that_were_moved_together_are_found(run: Run, tmp_path: Path) -> None:
     record, path = run
     moved = tmp_path / "there"
     shutil.move(tmp_path / "here", moved)
@@ -69,7 +73,7 @@ def test_results_that_were_moved_together_are_found(run, tmp_path):
     assert report["csv"] == str(moved / "work" / "20260101_000000" / "performances" / "m" / "d.csv")
 
 
-def test_results_that_the_run_kept_come_first(run, tmp_path):
+def test_results_that_the_run_kept_come_first(run: Run, tmp_path: Path) -> None:
     record, path = run
     kept = tmp_path / "kept"
     shutil.copytree(record["exp_dir"], kept)
@@ -79,7 +83,7 @@ def test_results_that_the_run_kept_come_first(run, tmp_path):
 
 
 @pytest.mark.parametrize("analysis", [{}, {"runtime": None}, {"runtime": {"aisbench": None}}])
-def test_an_analysis_without_a_run(analysis, tmp_path):
+def test_an_analysis_without_a_run(analysis: Document, tmp_path: Path) -> None:
     with pytest.raises(ArtifactError) as caught:
         performance_report(analysis, analysis_path=tmp_path / "a.json")
     assert str(caught.value) == (
@@ -88,7 +92,7 @@ def test_an_analysis_without_a_run(analysis, tmp_path):
     )
 
 
-def test_results_that_are_gone_or_damaged(run):
+def test_results_that_are_gone_or_damaged(run: Run) -> None:
     record, path = run
     analysis = {"runtime": {"aisbench": record}}
     file = performance_report(analysis, analysis_path=path)["json"]
@@ -100,7 +104,7 @@ def test_results_that_are_gone_or_damaged(run):
         performance_report(analysis, analysis_path=path)
 
 
-def _observe(usage):
+def _observe(usage: Any) -> Document:
     observation = RequestObservation(7, 1, 9, on_first_token=lambda: None, on_activity=lambda: None)
     observation.begin_attempt()
     observation.usage = usage
@@ -120,7 +124,9 @@ def _observe(usage):
         ({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 48}}, "reported", 48),
     ],
 )
-def test_absent_null_and_zero_cached_tokens_survive_the_file(usage, state, cached, tmp_path):
+def test_absent_null_and_zero_cached_tokens_survive_the_file(
+    usage: Any, state: Any, cached: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "d_usage.jsonl"
     path.write_text(json.dumps(_observe(usage)) + "\n", encoding="utf-8")
     (row,) = load_request_usage(path).requests
@@ -129,7 +135,7 @@ def test_absent_null_and_zero_cached_tokens_survive_the_file(usage, state, cache
     assert (row.sequence_index, row.attempts, row.success, row.error) == (7, 1, True, None)
 
 
-def test_only_the_first_token_of_an_answer_counts_and_every_chunk_is_a_sign_of_life(tmp_path):
+def test_only_the_first_token_of_an_answer_counts_and_every_chunk_is_a_sign_of_life(tmp_path: Path) -> None:
     tokens, signs, clock = [], [], iter(range(100))
     observation = RequestObservation(
         0, None, 9, lambda: tokens.append(1), lambda: signs.append(1), _clock=lambda: float(next(clock))
@@ -146,7 +152,7 @@ def test_only_the_first_token_of_an_answer_counts_and_every_chunk_is_a_sign_of_l
     assert (len(tokens), len(signs)) == (1, 4)
 
 
-def test_rows_come_in_send_order_and_damage_is_named(tmp_path):
+def test_rows_come_in_send_order_and_damage_is_named(tmp_path: Path) -> None:
     path = tmp_path / "d_usage.jsonl"
     rows = [{**_observe(None), "sequence_index": index} for index in (2, 0, 1)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from ais_bench_prefix_cache.aisbench.adapters.schedule import RequestSchedule
 
 
-def _predecessors(lanes):
+def _predecessors(lanes: Sequence[object]) -> list[int | None]:
     last: dict[object, int] = {}
     predecessors = []
     for index, lane in enumerate(lanes):
@@ -19,12 +20,20 @@ def _predecessors(lanes):
     return predecessors
 
 
-async def _play(lanes, slots, *, submit_order=None, fails=frozenset(), passes_early=True, seed=0):
+async def _play(
+    lanes: Sequence[object],
+    slots: int,
+    *,
+    submit_order: Iterable[int] | None = None,
+    fails: frozenset[int] = frozenset(),
+    passes_early: bool = True,
+    seed: int = 0,
+) -> list[tuple[str, int]]:
     """Send one request a lane entry; returns (event, index) in the order in which they happened."""
     schedule, events, chance = RequestSchedule(slots), [], random.Random(seed)
     predecessors = _predecessors(lanes)
 
-    async def request(index):
+    async def request(index: int) -> None:
         async with schedule.turn(index, predecessors[index]):
             events.append(("start", index))
             for _ in range(chance.randrange(4)):
@@ -46,7 +55,7 @@ async def _play(lanes, slots, *, submit_order=None, fails=frozenset(), passes_ea
 
 @pytest.mark.parametrize("slots", [1, 2, 8, 32, 1000])
 @pytest.mark.parametrize("seed", range(10))
-def test_every_request_starts_after_its_predecessor_and_slots_are_never_exceeded(slots, seed):
+def test_every_request_starts_after_its_predecessor_and_slots_are_never_exceeded(slots: int, seed: int) -> None:
     chance = random.Random(seed)
     lanes = [chance.randrange(6) for _ in range(200)]
     fails = frozenset(chance.sample(range(200), 30))
@@ -63,19 +72,19 @@ def test_every_request_starts_after_its_predecessor_and_slots_are_never_exceeded
         assert running <= slots
 
 
-def test_without_a_first_token_a_lane_waits_for_the_end():
+def test_without_a_first_token_a_lane_waits_for_the_end() -> None:
     events = asyncio.run(_play([0] * 20, 8, passes_early=False))
     assert events == [event for index in range(20) for event in (("start", index), ("end", index))]
 
 
-def test_requests_that_wait_for_their_lane_hold_no_slot():
+def test_requests_that_wait_for_their_lane_hold_no_slot() -> None:
     """One lane fills the front of the file; with two slots the other lanes must run beside it all the same."""
 
-    async def scenario():
+    async def scenario() -> None:
         schedule, started, go_on = RequestSchedule(2), [], asyncio.Event()
         predecessors = _predecessors([0] * 50 + [1])
 
-        async def request(index):
+        async def request(index: int) -> None:
             async with schedule.turn(index, predecessors[index]):
                 started.append(index)
                 await go_on.wait()
@@ -90,16 +99,16 @@ def test_requests_that_wait_for_their_lane_hold_no_slot():
     asyncio.run(scenario())
 
 
-def test_a_free_slot_goes_to_the_earliest_request_in_the_file():
+def test_a_free_slot_goes_to_the_earliest_request_in_the_file() -> None:
     events = asyncio.run(_play(list(range(30)), 1, submit_order=[0, *reversed(range(1, 30))]))
     assert [index for kind, index in events if kind == "start"] == list(range(30))
 
 
-def test_passing_a_lane_on_twice_releases_one_successor_only():
-    async def scenario():
+def test_passing_a_lane_on_twice_releases_one_successor_only() -> None:
+    async def scenario() -> None:
         schedule, started = RequestSchedule(10), []
 
-        async def request(index, predecessor, hold):
+        async def request(index: int, predecessor: int | None, hold: asyncio.Event) -> None:
             async with schedule.turn(index, predecessor):
                 started.append(index)
                 await hold.wait()
@@ -120,11 +129,11 @@ def test_passing_a_lane_on_twice_releases_one_successor_only():
     asyncio.run(scenario())
 
 
-def test_a_cancelled_wait_gives_its_slot_to_the_next():
-    async def scenario():
+def test_a_cancelled_wait_gives_its_slot_to_the_next() -> None:
+    async def scenario() -> None:
         schedule, release = RequestSchedule(1), asyncio.Event()
 
-        async def request(index):
+        async def request(index: int) -> None:
             async with schedule.turn(index, None):
                 await release.wait()
 
@@ -138,16 +147,16 @@ def test_a_cancelled_wait_gives_its_slot_to_the_next():
     asyncio.run(scenario())
 
 
-def test_no_slots_are_refused():
+def test_no_slots_are_refused() -> None:
     with pytest.raises(ValueError, match="slots must be positive, not 0"):
         RequestSchedule(0)
 
 
-def test_a_turn_waits_for_the_end_and_many_may_wait_for_one():
-    async def scenario():
+def test_a_turn_waits_for_the_end_and_many_may_wait_for_one() -> None:
+    async def scenario() -> None:
         schedule, started, go_on = RequestSchedule(10), [], asyncio.Event()
 
-        async def request(index, predecessor, after_end):
+        async def request(index: int, predecessor: int | None, after_end: bool) -> None:
             async with schedule.turn(index, predecessor, after_end=after_end):
                 started.append(index)
                 await go_on.wait()
@@ -168,13 +177,13 @@ def test_a_turn_waits_for_the_end_and_many_may_wait_for_one():
     asyncio.run(scenario())
 
 
-def test_a_conversation_keeps_its_slot_until_it_is_over():
+def test_a_conversation_keeps_its_slot_until_it_is_over() -> None:
     """Three conversations of four turns with two slots: the third begins when one of the others has ended."""
 
-    async def scenario():
+    async def scenario() -> None:
         schedule, started = RequestSchedule(2), []
 
-        async def request(index):
+        async def request(index: int) -> None:
             async with schedule.turn(index, index - 1 if index % 4 else None, after_end=True):
                 started.append(index)
                 for _ in range(3):
@@ -186,11 +195,11 @@ def test_a_conversation_keeps_its_slot_until_it_is_over():
     asyncio.run(scenario())
 
 
-def test_a_pause_holds_no_slot():
-    async def scenario():
+def test_a_pause_holds_no_slot() -> None:
+    async def scenario() -> None:
         schedule, started = RequestSchedule(1), []
 
-        async def request(index, predecessor, pause):
+        async def request(index: int, predecessor: int | None, pause: float) -> None:
             async with schedule.turn(index, predecessor, after_end=True, pause=pause):
                 started.append(index)
 

@@ -11,6 +11,7 @@ from tests.doubles.metric_texts import engine, vllm_text
 from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts
 from ais_bench_prefix_cache.analysis.image_analysis import ServerUsage, analyze_image_run
 from ais_bench_prefix_cache.analysis.run_facts import RunFacts
+from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
 PREVIOUS: dict[str, Any] = {
@@ -47,7 +48,12 @@ def test_counters_are_shown_with_the_cache_of_images_and_no_theory() -> None:
 
 
 def test_the_server_s_answers_are_held_against_its_counter() -> None:
-    usage = ServerUsage.of([(500, 320), (480, None)])
+    usage = ServerUsage.of_seen(
+        [
+            SeenRequest(0, "reported", cached_tokens=320, prompt_tokens=500),
+            SeenRequest(1, "null", prompt_tokens=480),
+        ]
+    )
     document = analyzed(usage=usage, runtime={}, facts=RunFacts(assumed_empty=True))
     assert document["server_usage"] == {"requests": 2, "prompt_tokens": 980, "cached_tokens": None}
     assert [warning["code"] for warning in document["warnings"]] == [

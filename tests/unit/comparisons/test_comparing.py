@@ -61,6 +61,14 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
     }
 
 
+def test_runs_of_older_versions_are_told_by_what_shapes_their_data(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "1", STEADY)
+    old = write_run(tmp_path / "2", STEADY, rows=None)
+    seeded = {**config(), "run": {"run_id": "a", "random_seed": 2, "output_dir": "/x"}}
+    other = write_run(tmp_path / "3", STEADY, rows=None, configuration=seeded)
+    assert compare(one, old).same_data_sets and not compare(one, other).same_data_sets
+
+
 def test_conditions_decide(tmp_path: Path) -> None:
     one, other = write_run(tmp_path / "1", STEADY), write_run(tmp_path / "2", slower(2.0))
     found = compare(one, other, fail_if=["ttft_p99 > +5%", "tpot_p95 > 5%", "ttft_p99.9 > 5%"])

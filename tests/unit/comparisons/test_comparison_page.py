@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,13 @@ from tests.doubles.measured_runs import config, write_run
 
 from ais_bench_prefix_cache.comparisons.comparing import Comparison, compare
 from ais_bench_prefix_cache.comparisons.comparison_page import (
+    NARROW_HEADER,
     comparison_document,
     difference_rows,
+    narrow_rows,
     render_comparison_page,
 )
+from ais_bench_prefix_cache.foundation.grid_table import render_grid
 
 
 @pytest.fixture
@@ -45,6 +49,10 @@ def test_the_page_says_what_the_comparison_found(comparison: Comparison) -> None
 
 def test_rows_and_document_have_the_same_figures(comparison: Comparison) -> None:
     first = difference_rows(comparison.differences)[0]
+    table = render_grid(NARROW_HEADER, narrow_rows(comparison.differences))
+    assert all(len(line) <= 80 for line in table.splitlines())
+    assert re.search(r"│ ttft_p50 +│ [\d.]+ +│ [\d.]+ +│ \+100% \(\+\d+ to \+\d+\) +│ worse +│", table)
+    assert re.search(r"│ tpot_p50 +│ 10.0 +│ 10.0 +│ \+0% \(-\d+ to \+\d+\) +│ none shown │", table)
     document = comparison_document(comparison)
     told = document["points"][0]["differences"][0]
     assert (first[0], first[3], first[5]) == ("ttft_p50, ms", "+100.0%", "worse")

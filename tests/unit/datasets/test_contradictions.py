@@ -96,7 +96,7 @@ class DataSet:
 
 
 @pytest.fixture(scope="module")
-def originals(tmp_path_factory: pytest.TempPathFactory, deepseek_tokenizer_dir: Path) -> dict[str, Path]:
+def originals(tmp_path_factory: pytest.TempPathFactory, qwen3_tokenizer_dir: Path) -> dict[str, Path]:
     """A directory for each kind, made once, and its manifest."""
     base = tmp_path_factory.mktemp("originals")
     corpus = base / "corpus.jsonl"
@@ -108,7 +108,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory, deepseek_tokenizer_dir: 
     trace = base / "trace.jsonl"
     times = ({"timestamp": 7 * n, "input_length": 40, "output_length": 5, "hash_ids": [1, 2, n + 3]} for n in range(4))
     trace.write_text("".join(json.dumps(row) + "\n" for row in times))
-    common = {"tokenizer": {"path": str(deepseek_tokenizer_dir), "block_size": 16}, "corpus": {"path": str(corpus)}}
+    common = {"tokenizer": {"path": str(qwen3_tokenizer_dir), "block_size": 16}, "corpus": {"path": str(corpus)}}
     fixed = {"count": 4, "input_length": {"mode": "fixed", "value": 24}, "output_length": {"mode": "fixed", "value": 4}}
     explicit = {
         "count": 8,
@@ -145,7 +145,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory, deepseek_tokenizer_dir: 
         assert main(["prepare", "--mode", mode, "--scenario", str(scenario), *options]) == 0
         (manifests[name],) = base.glob(f"{name}_*/result/*.manifest.json")
     copies = "--distribution 40-60:8 --repeat-rate 0.4 --blocksize 8 --output-length-mode uniform --min-output-len 2"
-    copies += f" --max-output-len 9 --prefix-count 3 --tokenizer {deepseek_tokenizer_dir} --corpus {corpus}"
+    copies += f" --max-output-len 9 --prefix-count 3 --tokenizer {qwen3_tokenizer_dir} --corpus {corpus}"
     (base / "copies").mkdir()
     assert main(["distribution", *copies.split(), "--output", str(base / "copies" / "copies.jsonl")]) == 0
     manifests["distribution"] = base / "copies" / "copies.manifest.json"
@@ -306,12 +306,12 @@ def test_deep_makes_the_rows_again(
     kind: str,
     originals: dict[str, Path],
     data_set: Callable[[str], DataSet],
-    deepseek_tokenizer_dir: Path,
+    qwen3_tokenizer_dir: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     intact = data_set(kind)
     base = originals["text"].parents[2]
-    options = ["--tokenizer", str(deepseek_tokenizer_dir), "--corpus", str(base / "corpus.jsonl")]
+    options = ["--tokenizer", str(qwen3_tokenizer_dir), "--corpus", str(base / "corpus.jsonl")]
     options += ["--trace", str(base / "trace.jsonl")] if kind == "trace" else []
     code, report = validate(intact.path, capsys, "--deep", *options)
     assert (code, report["deep"]["rebuilt"], report["deep"]["tokenizer_named_by"]) == (0, True, "--tokenizer")
@@ -392,9 +392,9 @@ def test_nothing_that_a_manifest_names_is_opened(
 
 
 def test_deep_without_a_corpus_says_what_is_not_proven(
-    data_set: Callable[[str], DataSet], deepseek_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
+    data_set: Callable[[str], DataSet], qwen3_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, report = validate(data_set("text").path, capsys, "--deep", "--tokenizer", str(deepseek_tokenizer_dir))
+    code, report = validate(data_set("text").path, capsys, "--deep", "--tokenizer", str(qwen3_tokenizer_dir))
     assert (code, report["deep"]["rebuilt"]) == (0, False)
     assert report["deep"]["not_proven"] == [
         "that making the prompts again gives the same bytes: the corpus (--corpus) is not at hand"

@@ -95,7 +95,7 @@ class CountKind(DataSetKind):
 
 
 def test_a_kind_is_one_file_and_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deepseek_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qwen3_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module = ModuleType("ais_bench_prefix_cache.datasets.count_kind")
     module.KIND = CountKind()  # type: ignore[attr-defined]
@@ -107,7 +107,7 @@ def test_a_kind_is_one_file_and_one_line(
     (tmp_path / "corpus.jsonl").write_text('{"question": "Why?"}\n')
     scenario = {
         "run": {"run_id": "numbers", "output_dir": str(tmp_path / "out")},
-        "tokenizer": {"path": str(deepseek_tokenizer_dir), "block_size": 16},
+        "tokenizer": {"path": str(qwen3_tokenizer_dir), "block_size": 16},
         "corpus": {"path": str(tmp_path / "corpus.jsonl")},
         "requests": {"count": 3},
     }
@@ -125,7 +125,7 @@ def test_a_kind_is_one_file_and_one_line(
                 *validate,
                 "--deep",
                 "--tokenizer",
-                str(deepseek_tokenizer_dir),
+                str(qwen3_tokenizer_dir),
                 "--corpus",
                 str(tmp_path / "corpus.jsonl"),
             ]

@@ -8,7 +8,7 @@ from ais_bench_prefix_cache.analysis.performance import performance_section
 from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables, shown
 
 
-def test_what_was_measured_and_asked_for_is_shown_within_80_columns():
+def test_what_was_measured_and_asked_for_is_shown_within_80_columns() -> None:
     section = performance_section(records(), batch_size=8, request_rate=10.0, slo={"ttft_ms": 30.0, "e2el_ms": 1e5})
     section["latency"]["itl_ms"] = dict.fromkeys(section["latency"]["itl_ms"], 123456.0) | {"count": 10_000_000}
     text = render_performance_tables(section)
@@ -19,20 +19,20 @@ def test_what_was_measured_and_asked_for_is_shown_within_80_columns():
     assert "10/s, sent 10.0/s" in text
 
 
-def test_a_run_without_streaming_has_no_row_for_what_it_lacks():
+def test_a_run_without_streaming_has_no_row_for_what_it_lacks() -> None:
     section = performance_section(records(), batch_size=8)
     section["latency"] = {"e2el_ms": section["latency"]["e2el_ms"]}
     text = render_performance_tables(section)
     assert "TTFT" not in text and "E2EL" in text and "Rate asked" not in text
 
 
-def test_figures_keep_three_digits():
+def test_figures_keep_three_digits() -> None:
     assert [shown(value) for value in (0.1234, 9.876, 12.34, 999.9, 1234.5)] == [
         "0.12", "9.88", "12.3", "999.9", "1234"
     ]  # fmt: skip
 
 
-def test_turns_have_a_table_of_their_own_within_80_columns():
+def test_turns_have_a_table_of_their_own_within_80_columns() -> None:
     section = performance_section(records(), batch_size=8)
     figures = {"mean": 123.4, "p50": 120.0, "p95": 150.0}
     section["by_turn"] = {

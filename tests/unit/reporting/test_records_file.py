@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 
 import pytest
 from tests.unit.reporting.test_report_page import records
@@ -11,13 +12,13 @@ from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.reporting.records_file import read_records, write_records
 
 
-def test_json_lines_come_back_whole(tmp_path):
+def test_json_lines_come_back_whole(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     write_records(path, records(5))
     assert read_records(path) == records(5)
 
 
-def test_csv_has_a_summary_of_the_times_between_tokens(tmp_path):
+def test_csv_has_a_summary_of_the_times_between_tokens(tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
     write_records(path, records(3))
     with path.open(encoding="utf-8", newline="") as lines:
@@ -27,7 +28,7 @@ def test_csv_has_a_summary_of_the_times_between_tokens(tmp_path):
     assert "itl_ms" not in rows[0]
 
 
-def test_parquet_is_read_by_its_own_library(tmp_path):
+def test_parquet_is_read_by_its_own_library(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     path = tmp_path / "r.parquet"
@@ -37,7 +38,7 @@ def test_parquet_is_read_by_its_own_library(tmp_path):
     assert table[0]["ttft_ms"] == 50.0
 
 
-def test_other_endings_and_damaged_files_are_refused(tmp_path):
+def test_other_endings_and_damaged_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError) as caught:
         write_records(tmp_path / "r.xlsx", [])
     assert caught.value.problems[0].code == "RECORDS_FORMAT"

@@ -79,25 +79,28 @@ SERIES = [
 
 
 class _Page(HTMLParser):
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         super().__init__()
-        self.tags, self.attributes, self.words, self.open = [], [], [], []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
         self.feed(text)
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.attributes += attrs
         if tag != "meta":
             self.open.append(tag)
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
-    def handle_data(self, data):
+    def handle_data(self, data: str) -> None:
         self.words.append(data)
 
 
-def test_the_page_stands_alone_and_is_well_formed():
+def test_the_page_stands_alone_and_is_well_formed() -> None:
     measured = records()
     analysis = {**ANALYSIS, "performance": performance_section(measured, batch_size=8, slo={"ttft_ms": 30.0})}
     text = render_report_page(analysis, run_id="run <1>", config=CONFIG, records=measured, series=SERIES)
@@ -105,7 +108,7 @@ def test_the_page_stands_alone_and_is_well_formed():
     assert page.open == []
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
     references = {value for name, value in page.attributes if name in ("src", "href", "xlink:href")}
-    assert all(value.startswith("#") for value in references), "pictures refer to their own parts only"
+    assert all((value or "").startswith("#") for value in references), "pictures refer to their own parts only"
     assert "http" not in text.replace("http://a:1", "").replace("http://a:2", "")
     assert len(text) < 1_000_000
     said = " ".join(page.words)
@@ -134,24 +137,24 @@ def test_the_page_stands_alone_and_is_well_formed():
     assert "imitation" not in said
 
 
-def test_a_page_of_the_embedded_server_says_so():
+def test_a_page_of_the_embedded_server_says_so() -> None:
     analysis = {**ANALYSIS, "runtime": {"precheck": {"versions": {"u": "0.33.0 (embedded server)"}}}}
     assert "an imitation of vLLM" in render_report_page(analysis, run_id="r", config=CONFIG)
 
 
-def test_thousands_of_requests_leave_a_page_small_and_say_how_many_are_shown():
+def test_thousands_of_requests_leave_a_page_small_and_say_how_many_are_shown() -> None:
     text = render_report_page(ANALYSIS, run_id="r", config=CONFIG, records=records(20_000))
     assert len(text) < 5_000_000
     assert "Every 5th of 20000 is shown." in text
 
 
-def test_bars_share_one_scale():
+def test_bars_share_one_scale() -> None:
     text = render_report_page(ANALYSIS, run_id="r", config=CONFIG)
     widths = re.findall(r'preserveAspectRatio="none" role="presentation"><rect class="\w+" width="([\d.]+)"', text)
     assert widths == ["14", "14", "100.0", "100.0", "50.0", "0.0"], "the key, then one group alone needs no bars"
 
 
-def test_image_runs_show_what_the_server_counted():
+def test_image_runs_show_what_the_server_counted() -> None:
     analysis = {
         "benchmark_mode": "mm",
         "runtime": {},

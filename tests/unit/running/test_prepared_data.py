@@ -69,3 +69,18 @@ def test_nothing_prepared_is_an_error_that_names_the_difference(scenario: Path, 
         f"{scenario}: no prepared data set of this Scenario lies beside {tmp_path / 'out'} (the newest one differs in "
         "requests)\n    Run prepare with this Scenario first."
     )
+
+
+def test_a_scenario_of_conversations_sends_no_text(scenario: Path) -> None:
+    text = prepare_data_set(scenario)
+    document = json.loads(scenario.read_text())
+    document["conversation"] = {"count": 2, "system_prompts": {"count": 0}}
+    scenario.write_text(json.dumps(document))
+    said: list[str] = []
+    talk = find_or_prepare(scenario, note=said.append)
+    assert talk.document["benchmark_mode"] == "conversation"
+    assert said[-1] == "note: no data set fits; one is prepared now"
+    assert find_or_prepare(scenario).paths == talk.paths
+    del document["conversation"]
+    scenario.write_text(json.dumps(document))
+    assert find_or_prepare(scenario).paths == text.paths

@@ -353,8 +353,8 @@ def test_a_rank_that_is_no_number_is_ignored(client: httpx.Client, rank: str) ->
     assert response.status_code == 200
 
 
-def test_idle_ranks_take_turns(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir, data_parallel_size=2) as client:
+def test_idle_ranks_take_turns(qwen3_tokenizer_dir: Path) -> None:
+    with client_of(qwen3_tokenizer_dir, data_parallel_size=2) as client:
         for _ in range(4):
             complete(client, PROMPT)
         assert counters(client, "prefix_cache_queries") == [200, 200]
@@ -377,8 +377,8 @@ def test_other_paths_and_methods(client: httpx.Client) -> None:
     assert (model["id"], model["max_model_len"]) == ("tiny", 8192)
 
 
-def test_reset_empties_the_cache_and_keeps_the_counters(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir) as client:
+def test_reset_empties_the_cache_and_keeps_the_counters(qwen3_tokenizer_dir: Path) -> None:
+    with client_of(qwen3_tokenizer_dir) as client:
         complete(client, PROMPT)
         assert client.post("/reset_prefix_cache").json() == {"success": True}
         assert cached_tokens(complete(client, PROMPT)) == 0
@@ -387,8 +387,8 @@ def test_reset_empties_the_cache_and_keeps_the_counters(deepseek_tokenizer_dir: 
         assert (bad.status_code, bad.json()["error"]["param"]) == (400, "query.reset_running_requests")
 
 
-def test_a_busy_rank_refuses_a_reset_and_an_idle_one_is_reset_all_the_same(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir, data_parallel_size=2, decode_tokens_per_second=50) as client:
+def test_a_busy_rank_refuses_a_reset_and_an_idle_one_is_reset_all_the_same(qwen3_tokenizer_dir: Path) -> None:
+    with client_of(qwen3_tokenizer_dir, data_parallel_size=2, decode_tokens_per_second=50) as client:
         for rank in (0, 1):
             complete(client, PROMPT, rank=rank)
         with client.stream(
@@ -412,8 +412,8 @@ def test_a_busy_rank_refuses_a_reset_and_an_idle_one_is_reset_all_the_same(deeps
         assert 'finished_reason="abort",model_name="tiny"} 0.0' in client.get("/metrics").text
 
 
-def test_a_client_that_hangs_up_frees_its_blocks(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir, decode_tokens_per_second=20) as client:
+def test_a_client_that_hangs_up_frees_its_blocks(qwen3_tokenizer_dir: Path) -> None:
+    with client_of(qwen3_tokenizer_dir, decode_tokens_per_second=20) as client:
         with pytest.raises(httpx.ReadTimeout):
             client.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 4000}, timeout=0.3)
         deadline = time.monotonic() + 10
@@ -423,17 +423,17 @@ def test_a_client_that_hangs_up_frees_its_blocks(deepseek_tokenizer_dir: Path) -
 
 
 @pytest.mark.parametrize(("mode", "status", "answer"), [("refuse", 200, False), ("noop", 200, True)])
-def test_resets_that_do_nothing(deepseek_tokenizer_dir: Path, mode: str, status: int, answer: bool) -> None:
-    with client_of(deepseek_tokenizer_dir, reset_mode=mode) as client:
+def test_resets_that_do_nothing(qwen3_tokenizer_dir: Path, mode: str, status: int, answer: bool) -> None:
+    with client_of(qwen3_tokenizer_dir, reset_mode=mode) as client:
         complete(client, PROMPT)
         response = client.post("/reset_prefix_cache")
         assert (response.status_code, response.json()) == (status, {"success": answer})
         assert cached_tokens(complete(client, PROMPT)) == 96
 
 
-def test_options_that_change_what_the_server_tells(deepseek_tokenizer_dir: Path) -> None:
+def test_options_that_change_what_the_server_tells(qwen3_tokenizer_dir: Path) -> None:
     with client_of(
-        deepseek_tokenizer_dir,
+        qwen3_tokenizer_dir,
         reset_mode="missing",
         ignore_rank_header=True,
         disable_log_stats=True,
@@ -447,15 +447,15 @@ def test_options_that_change_what_the_server_tells(deepseek_tokenizer_dir: Path)
         assert "process_start_time_seconds" in text
 
 
-def test_caching_off_hits_and_counts_nothing(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir, enable_prefix_caching=False) as client:
+def test_caching_off_hits_and_counts_nothing(qwen3_tokenizer_dir: Path) -> None:
+    with client_of(qwen3_tokenizer_dir, enable_prefix_caching=False) as client:
         assert [cached_tokens(complete(client, PROMPT)) for _ in range(2)] == [0, 0]
         assert (counters(client, "prefix_cache_queries"), counters(client, "prompt_tokens")) == ([0], [200])
         assert 'enable_prefix_caching="False"' in client.get("/metrics").text
 
 
-def test_the_key_is_needed_for_v1_only(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir, api_key="s3cret") as client:
+def test_the_key_is_needed_for_v1_only(qwen3_tokenizer_dir: Path) -> None:
+    with client_of(qwen3_tokenizer_dir, api_key="s3cret") as client:
         refused = client.get("/v1/models")
         assert (refused.status_code, refused.json()) == (401, {"error": "Unauthorized"})
         for header in ("Bearer wrong", "Basic s3cret", "s3cret"):
@@ -466,24 +466,24 @@ def test_the_key_is_needed_for_v1_only(deepseek_tokenizer_dir: Path) -> None:
         assert client.post("/reset_prefix_cache").status_code == 200
 
 
-def test_requests_that_are_made_to_fail(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir, fail_every=3) as client:
+def test_requests_that_are_made_to_fail(qwen3_tokenizer_dir: Path) -> None:
+    with client_of(qwen3_tokenizer_dir, fail_every=3) as client:
         statuses = [complete(client, PROMPT).status_code for _ in range(6)]
         assert statuses == [200, 200, 500, 200, 200, 500]
         assert counters(client, "prefix_cache_queries") == [400]
 
 
-def test_a_fault_hook_answers_in_the_server_s_place(deepseek_tokenizer_dir: Path) -> None:
+def test_a_fault_hook_answers_in_the_server_s_place(qwen3_tokenizer_dir: Path) -> None:
     async def hook(request: Request) -> Response | None:
         return Response("<html>bad gateway</html>", 502) if "x-break" in request.headers else None
 
-    with client_of(deepseek_tokenizer_dir, fault_hook=hook) as client:
+    with client_of(qwen3_tokenizer_dir, fault_hook=hook) as client:
         assert client.post("/v1/completions", json={"prompt": [1]}, headers={"x-break": "1"}).status_code == 502
         assert client.post("/v1/completions", json={"prompt": [1]}).status_code == 200
 
 
-def test_a_cached_prefix_lowers_the_time_to_the_first_token(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir, prefill_tokens_per_second=1000) as client:
+def test_a_cached_prefix_lowers_the_time_to_the_first_token(qwen3_tokenizer_dir: Path) -> None:
+    with client_of(qwen3_tokenizer_dir, prefill_tokens_per_second=1000) as client:
         durations = []
         for _ in range(2):
             started = time.monotonic()
@@ -494,8 +494,8 @@ def test_a_cached_prefix_lowers_the_time_to_the_first_token(deepseek_tokenizer_d
         assert durations[1] < 1
 
 
-def test_requests_of_a_batch_decode_at_the_same_time(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir, decode_tokens_per_second=50) as client:
+def test_requests_of_a_batch_decode_at_the_same_time(qwen3_tokenizer_dir: Path) -> None:
+    with client_of(qwen3_tokenizer_dir, decode_tokens_per_second=50) as client:
         started = time.monotonic()
         threads = [
             threading.Thread(target=complete, args=(client, [number] * 5), kwargs={"max_tokens": 31})

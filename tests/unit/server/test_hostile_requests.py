@@ -28,13 +28,13 @@ MAX_BODY_BYTES = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def client(deepseek_tokenizer_dir: Path) -> Iterator[httpx.Client]:
-    yield from client_of("vllm", deepseek_tokenizer_dir)
+def client(qwen3_tokenizer_dir: Path) -> Iterator[httpx.Client]:
+    yield from client_of("vllm", qwen3_tokenizer_dir)
 
 
 @pytest.fixture(scope="module")
-def sglang_client(deepseek_tokenizer_dir: Path) -> Iterator[httpx.Client]:
-    yield from client_of("sglang", deepseek_tokenizer_dir)
+def sglang_client(qwen3_tokenizer_dir: Path) -> Iterator[httpx.Client]:
+    yield from client_of("sglang", qwen3_tokenizer_dir)
 
 
 def client_of(engine: ImitatedServer, tokenizer: Path) -> Iterator[httpx.Client]:

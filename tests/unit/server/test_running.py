@@ -12,9 +12,9 @@ from ais_bench_prefix_cache.server.configuration import ServerConfiguration, Ser
 from ais_bench_prefix_cache.server.running import running_server
 
 
-def test_an_answer_does_not_wait_for_a_delayed_acknowledgement(deepseek_tokenizer_dir: Path) -> None:
+def test_an_answer_does_not_wait_for_a_delayed_acknowledgement(qwen3_tokenizer_dir: Path) -> None:
     configuration = ServerConfiguration(
-        tokenizer=deepseek_tokenizer_dir, prefill_tokens_per_second=None, decode_tokens_per_second=None
+        tokenizer=qwen3_tokenizer_dir, prefill_tokens_per_second=None, decode_tokens_per_second=None
     )
     body = {"prompt": [1, 2, 3], "max_tokens": 2, "stream": True}
     with running_server(configuration) as url, httpx.Client(base_url=url, trust_env=False) as client:
@@ -23,12 +23,12 @@ def test_an_answer_does_not_wait_for_a_delayed_acknowledgement(deepseek_tokenize
     assert min(times) < 0.035
 
 
-def test_an_address_that_is_taken_is_named(deepseek_tokenizer_dir: Path) -> None:
+def test_an_address_that_is_taken_is_named(qwen3_tokenizer_dir: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        configuration = ServerConfiguration(tokenizer=deepseek_tokenizer_dir)
+        configuration = ServerConfiguration(tokenizer=qwen3_tokenizer_dir)
         wording = f"127.0.0.1:{port}: cannot listen there"
         with pytest.raises(ServerError, match=wording), running_server(configuration, port=port):
             pass

@@ -131,15 +131,15 @@ def test_what_vllm_refuses_and_sglang_takes(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize(("page", "length", "hits"), [(1, 64, 63), (16, 32, 16), (16, 33, 32), (16, 257, 256)])
-def test_hits_follow_page_and_last_token(deepseek_tokenizer_dir: Path, page: int, length: int, hits: int) -> None:
-    with client_of(deepseek_tokenizer_dir, block_size=page) as client:
+def test_hits_follow_page_and_last_token(qwen3_tokenizer_dir: Path, page: int, length: int, hits: int) -> None:
+    with client_of(qwen3_tokenizer_dir, block_size=page) as client:
         prompt = list(range(length))
         assert [cached_tokens(complete(client, prompt, headers={})) for _ in range(2)] == [0, hits]
         assert (counted(client, "page_size"), counted(client, "num_pages")) == (page, 65536)
 
 
-def test_series_of_the_front_end_appear_when_they_first_count(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir) as client:
+def test_series_of_the_front_end_appear_when_they_first_count(qwen3_tokenizer_dir: Path) -> None:
+    with client_of(qwen3_tokenizer_dir) as client:
         names = ("prompt_tokens_total", "cached_tokens_total")
         assert [counted(client, name) for name in names] == [None, None]
         complete(client, list(range(100)), headers={})
@@ -151,8 +151,8 @@ def test_series_of_the_front_end_appear_when_they_first_count(deepseek_tokenizer
         assert "_created" not in text and "process_start_time" not in text and "dp_rank" not in text
 
 
-def test_ranks_are_told_apart_by_prefill_tokens_alone(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir, data_parallel_size=2) as client:
+def test_ranks_are_told_apart_by_prefill_tokens_alone(qwen3_tokenizer_dir: Path) -> None:
+    with client_of(qwen3_tokenizer_dir, data_parallel_size=2) as client:
         for rank, times in ((0, 3), (1, 1)):
             for _ in range(times):
                 complete(client, list(range(100)), headers={"X-data-parallel-rank": str(rank)})
@@ -170,8 +170,8 @@ def test_ranks_are_told_apart_by_prefill_tokens_alone(deepseek_tokenizer_dir: Pa
         assert cached_tokens(complete(client, list(range(40)), routed_dp_rank=1)) == 39
 
 
-def test_several_answers_compute_their_prompt_once_before(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir) as client:
+def test_several_answers_compute_their_prompt_once_before(qwen3_tokenizer_dir: Path) -> None:
+    with client_of(qwen3_tokenizer_dir) as client:
         answer = complete(client, list(range(300)), n=2, headers={})
         assert (len(answer.json()["choices"]), cached_tokens(answer)) == (2, 299)
         assert answer.json()["usage"]["prompt_tokens"] == 300
@@ -184,8 +184,8 @@ def test_salts_and_images_keep_requests_apart(client: httpx.Client) -> None:
     assert [cached_tokens(complete(client, prompt, cache_salt=salt)) for salt in salts] == [0, 0, 0, 99]
 
 
-def test_prompts_that_arrive_together_do_not_hit_each_other(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir, prefill_tokens_per_second=300, max_num_batched_tokens=8192) as client:
+def test_prompts_that_arrive_together_do_not_hit_each_other(qwen3_tokenizer_dir: Path) -> None:
+    with client_of(qwen3_tokenizer_dir, prefill_tokens_per_second=300, max_num_batched_tokens=8192) as client:
         blocker = threading.Thread(target=complete, args=(client, list(range(5000, 5600))))
         blocker.start()
         answers: list[httpx.Response] = []
@@ -200,8 +200,8 @@ def test_prompts_that_arrive_together_do_not_hit_each_other(deepseek_tokenizer_d
         assert [cached_tokens(answer) for answer in answers] == [0, 0]
 
 
-def test_a_flush_empties_the_cache_and_is_refused_while_a_request_runs(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir, decode_tokens_per_second=50) as client:
+def test_a_flush_empties_the_cache_and_is_refused_while_a_request_runs(qwen3_tokenizer_dir: Path) -> None:
+    with client_of(qwen3_tokenizer_dir, decode_tokens_per_second=50) as client:
         complete(client, list(range(100)), headers={})
         for method in ("GET", "POST"):
             flushed = client.request(method, "/flush_cache")
@@ -214,17 +214,17 @@ def test_a_flush_empties_the_cache_and_is_refused_while_a_request_runs(deepseek_
             assert client.post("/flush_cache").status_code == 400
         assert cached_tokens(complete(client, list(range(100)), headers={})) == 99
     for mode, status, hits in (("refuse", 400, 99), ("noop", 200, 99), ("missing", 404, 99)):
-        with client_of(deepseek_tokenizer_dir, reset_mode=mode) as client:
+        with client_of(qwen3_tokenizer_dir, reset_mode=mode) as client:
             complete(client, list(range(100)), headers={})
             assert client.post("/flush_cache").status_code == status
             assert cached_tokens(complete(client, list(range(100)), headers={})) == hits
 
 
-def test_without_radix_cache_nothing_hits(deepseek_tokenizer_dir: Path) -> None:
-    with client_of(deepseek_tokenizer_dir, enable_prefix_caching=False, disable_log_stats=False) as client:
+def test_without_radix_cache_nothing_hits(qwen3_tokenizer_dir: Path) -> None:
+    with client_of(qwen3_tokenizer_dir, enable_prefix_caching=False, disable_log_stats=False) as client:
         assert [cached_tokens(complete(client, [1] * 50, headers={})) for _ in range(2)] == [0, 0]
         assert (counted(client, "prompt_tokens_total"), counted(client, "cached_tokens_total")) == (100, None)
-    with client_of(deepseek_tokenizer_dir, disable_log_stats=True) as client:
+    with client_of(qwen3_tokenizer_dir, disable_log_stats=True) as client:
         assert client.get("/metrics").text == ""
 
 

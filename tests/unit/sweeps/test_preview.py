@@ -42,3 +42,15 @@ def test_earlier_runs_tell_how_long_one_takes(tmp_path: Path) -> None:
         (run / "run.json").write_text(json.dumps({"status": status, **times}))
     found = preview(plan_sweep(scenario, [{}]))
     assert (found.seconds_a_run, found.runs_seen) == (28.0, 3)
+
+
+def test_a_sweep_over_turns_is_planned_like_any_other(tmp_path: Path) -> None:
+    section = {"count": 3, "answers": "scripted", "system_prompts": {"count": 0}, "first_message_length": {"value": 40}}
+    scenario = scenario_file(tmp_path, url="http://127.0.0.1:1", conversation=section)
+    found = preview(plan_sweep(scenario, [{"conversation.turns.value": turns} for turns in (1, 2)]))
+    assert [(point.requests, point.theoretical_hit_rate) for point in found.points] == [
+        (3, 0.0),
+        # Of 40 + 64 + 64 tokens the whole blocks of the first 40.
+        (6, 3 * 32 / (3 * 40 + 3 * 168)),
+    ]
+    assert found.data_sets_to_prepare == 2

@@ -33,7 +33,7 @@ class Runs:
         self.asked: list[dict[str, Any]] = []
         self.fails: dict[int, BaseException] = {}
 
-    def __call__(self, path: Path, *, settings: Sequence[str], labels: dict[str, str], load: Any) -> Any:
+    def __call__(self, path: Path, *, settings: Sequence[str], labels: dict[str, str], load: Any, bar: Any) -> Any:
         point = {field: json.loads(value) for field, _, value in (text.partition("=") for text in settings)}
         self.asked.append(point)
         number = len(self.asked)
