@@ -61,6 +61,7 @@ def test_fields_of_our_own_are_marked(rows: list[tuple[str, str, str]]) -> None:
     assert [path for path in ours if not path.startswith(("validation.slo", "conversation"))] == [
         "$schema",
         "tokenizer.add_special_tokens",
+        "service.router_url",
         "service.engine",
         "service.hybrid_warmup",
         "service.kv_cache_blocks",

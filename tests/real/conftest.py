@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Union
 
 import pytest
-from tests.doubles.tokenizer_families import CHATML
 from tests.real.real_server import SERVED_MODEL, RealServer, make_tiny_model
 from tests.real.real_vllm import real_vllm
 from xdist.scheduler import LoadScopeScheduling
@@ -62,9 +61,7 @@ class JudgedServer:
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory, deepseek_tokenizer_dir: Path) -> Path:
-    directory = make_tiny_model(tmp_path_factory.mktemp("model") / "tiny", deepseek_tokenizer_dir)
-    (directory / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
-    return directory
+    return make_tiny_model(tmp_path_factory.mktemp("model") / "tiny", deepseek_tokenizer_dir)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 SGLang's package names builds for GPUs, so what it needs on a CPU is listed in ``sglang_requirements.txt``, and the
 packages of GPU builds come without dependencies. Its kernel package, which exists for GPUs only, is replaced by
-``kernel_stub``.
+``kernel_stub``. Two routers come along, which need nothing that SGLang does not need.
 
 Usage: ``python tests/real/install_sglang.py VENV_DIRECTORY`` (the virtual environment is created if need be).
 """
@@ -17,13 +17,14 @@ from pathlib import Path
 
 SGLANG = "sglang==0.5.23"
 TORCH = "torch==2.13.0"
-WITHOUT_DEPENDENCIES = (SGLANG, "torchvision==0.28.0", "triton==3.9.0")
+ROUTERS = ("sglang-router==0.3.2", "vllm-router==0.1.17")
+WITHOUT_DEPENDENCIES = (SGLANG, "torchvision==0.28.0", "triton==3.9.0", *ROUTERS)
 HERE = Path(__file__).parent
 
 
 def main() -> None:
     environment = Path(sys.argv[1])
-    done = environment / f".installed-{SGLANG}"
+    done = environment / f".installed-{'-'.join((SGLANG, *ROUTERS))}"
     if done.exists():
         return
     venv.create(environment, with_pip=True, clear=True)

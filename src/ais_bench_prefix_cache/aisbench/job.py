@@ -103,6 +103,15 @@ class AISBenchResult:
         }
 
 
+def _sent_to(scenario: Scenario) -> Mapping[str, Any]:
+    """The effective configuration, in which a router stands in the place of every engine behind it."""
+    service = scenario.service
+    if service.router_url is None:
+        return scenario.effective
+    urls = [service.router_url] * len(service.inference_urls)
+    return {**scenario.effective, "service": {**scenario.effective["service"], "inference_url": urls}}
+
+
 def job_from_scenario(
     scenario: Scenario,
     *,
@@ -130,7 +139,7 @@ def job_from_scenario(
         index=index,
         template_path=template_path,
         work_dir=scenario.aisbench.work_dir,
-        config=scenario.effective,
+        config=_sent_to(scenario),
         api_key=scenario.service.api_key,
         extra_args=scenario.aisbench.extra_args,
         log_path=log_path,

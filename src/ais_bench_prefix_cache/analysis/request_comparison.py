@@ -54,7 +54,8 @@ class RequestComparison:
     ``compared`` requests reported a number; ``null``, ``absent`` and ``missing`` (no response row) did not.
     ``shortfalls`` counts the differences expected - seen that occur, at most the 16 most frequent. ``seen_step`` is the
     greatest common divisor of all seen numbers, over ``seen_values`` different ones above 0. ``prompt_token_excess`` is
-    the smallest and largest difference between the server's prompt tokens and ours.
+    the smallest and largest difference between the server's prompt tokens and ours. ``lane_starts_hit`` are requests
+    that hit although they are the first of their group on their rank.
     """
 
     compared: int
@@ -74,6 +75,7 @@ class RequestComparison:
     prompt_token_excess: tuple[int, int] | None = None
     retried: int = 0
     failed: int = 0
+    lane_starts_hit: int = 0
 
     @property
     def mismatched(self) -> int:
@@ -105,6 +107,7 @@ class RequestComparison:
             "prompt_token_excess": None if self.prompt_token_excess is None else list(self.prompt_token_excess),
             "retried": self.retried,
             "failed": self.failed,
+            "lane_starts_hit": self.lane_starts_hit,
         }
         if counted_hits is not None:
             document["counted_hits"] = counted_hits
@@ -133,6 +136,7 @@ class RequestComparison:
             prompt_token_excess=None if excess is None else (excess[0], excess[1]),
             retried=document["retried"],
             failed=document["failed"],
+            lane_starts_hit=document.get("lane_starts_hit", 0),
         )
 
 
@@ -155,6 +159,7 @@ def compare_requests(columns: RequestColumns, seen: Iterable[SeenRequest]) -> Re
     values: set[int] = set()
     excesses: list[int] = []
     first: Mapping[str, Any] | None = None
+    lane_starts_hit = 0
     compared: list[int] = []
     for index in sorted(rows):
         row = rows[index]
@@ -172,6 +177,7 @@ def compare_requests(columns: RequestColumns, seen: Iterable[SeenRequest]) -> Re
             ranks.setdefault(columns.dp_ranks[index], _Tally()).add(tokens, expected, reported)
         if reported > 0:
             values.add(reported)
+            lane_starts_hit += expected == 0 and columns.lane_sequences[index] == 0
         if expected != reported:
             shortfalls[expected - reported] = shortfalls.get(expected - reported, 0) + 1
             first = first or _mismatch(columns, index, reported)
@@ -194,6 +200,7 @@ def compare_requests(columns: RequestColumns, seen: Iterable[SeenRequest]) -> Re
         prompt_token_excess=(min(excesses), max(excesses)) if excesses else None,
         retried=sum(row.attempts > 1 for row in rows.values()),
         failed=sum(not row.success for row in rows.values()),
+        lane_starts_hit=lane_starts_hit,
     )
 
 

@@ -3,8 +3,9 @@
 Differences are ratios: their logarithms are compared, so that a figure and its inverse are judged alike. Where both
 sides have three runs or more, runs are what varies (Student's interval, one spread for both sides). Below that nothing
 shows how runs differ from each other, only how parts of a run do. So the interval is made wider than resampling the
-requests in blocks makes it (by :data:`_PART_SHARE` and :data:`_STEADY_RUNS_DIFFER`): a server that was disturbed
-during one of two runs is not a slower server. How often that is wrong, tests/unit/comparisons shows by simulation.
+requests in blocks makes it: runs are taken to differ as much as the parts of a run do, and by
+:data:`_STEADY_RUNS_DIFFER` besides. A server that was disturbed during one of two runs is not a slower server. How
+often that is wrong, tests/unit/comparisons shows by simulation.
 
 All intervals of a comparison hold together with 95 % (Bonferroni), and a difference counts from a threshold on only.
 """
@@ -36,8 +37,6 @@ LEAST_REQUESTS = 20
 _DRAWS = 200
 _STEADY_RUNS_DIFFER = 0.05
 """Standard deviation (of the logarithm) that a single run is given besides: steady runs differ, too."""
-_PART_SHARE = 0.75
-"""How much of the variance between the parts of a run is taken for variance between runs."""
 _LEAST_FIGURE = 1e-3
 """A microsecond; nothing below it is measured."""
 
@@ -155,7 +154,7 @@ def _variance_within(
 def _variance(count: int, length: int, figure: Callable[[Any], Values], stream: RandomStream) -> float:
     drawn = resampled(count, length, figure, stream, draws=_DRAWS)
     parts = [float(figure(part)) for part in blocks(count, length)]
-    return float(drawn.var(ddof=1) + _PART_SHARE * np.var(parts, ddof=1))
+    return float(drawn.var(ddof=1) + np.var(parts, ddof=1))
 
 
 def _log(metric: Metric, values: Values) -> Values:

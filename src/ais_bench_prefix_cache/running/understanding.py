@@ -77,7 +77,13 @@ def understand_server(client: ServiceClient, traffic: FormalTraffic, tokenizer: 
         answer.notes += [note for text in read for note in text.notes]
         return answer
 
+    def ask_router() -> Preflight:
+        with client.at_router() as router:
+            return check_inference(router, workload, tokenizer.encode)
+
     check(lambda: check_inference(client, workload, tokenizer.encode))
+    if client.config.router_url is not None:
+        check(ask_router)
     check(ask_engines)
     if traffic.images_per_request:
         check(lambda: check_images(client, traffic.images_per_request))

@@ -14,7 +14,7 @@ from ais_bench_prefix_cache.scenario.findings import FieldFindings, value_at
 
 LONGEST_RUN_ID_BYTES = 180
 API_KEY_PHRASE = "visible ASCII characters without spaces"
-URL_FIELDS = ("inference_url", "metrics_url", "reset_url")
+URL_FIELDS = ("inference_url", "metrics_url", "reset_url", "router_url")
 
 
 class CheckedFields:
@@ -185,13 +185,14 @@ def check_completions_url(fields: CheckedFields) -> None:
 
 
 def _check_inference_path(fields: CheckedFields, end: str, reason: str, *, but_not: str | None = None) -> None:
-    urls = fields.get("service", "inference_url")
-    for place, url in [((), urls)] if isinstance(urls, str) else [((n,), url) for n, url in enumerate(urls or ())]:
-        at = ("service", "inference_url", *place)
-        path = urlsplit(url).path.rstrip("/") if fields.findings.sound(at) else end
-        if not path.endswith(end) or (but_not and path.endswith(but_not)):
-            full = end if end.startswith("/v1") else f"/v1{end}"
-            fields.findings.report(at, Code.WRONG_URL, reason, allowed=f'a URL that ends with "{full}"')
+    for field in ("inference_url", "router_url"):
+        urls = fields.get("service", field)
+        for place, url in [((), urls)] if isinstance(urls, str) else [((n,), url) for n, url in enumerate(urls or ())]:
+            at = ("service", field, *place)
+            path = urlsplit(url).path.rstrip("/") if fields.findings.sound(at) else end
+            if not path.endswith(end) or (but_not and path.endswith(but_not)):
+                full = end if end.startswith("/v1") else f"/v1{end}"
+                fields.findings.report(at, Code.WRONG_URL, reason, allowed=f'a URL that ends with "{full}"')
 
 
 def usable_api_key(api_key: str) -> bool:
@@ -221,6 +222,7 @@ def _check_engine_labels(fields: CheckedFields, dp_size: int | None) -> None:
 
 _URL_EXAMPLES: Mapping[Any, str] = {
     "inference_url": "http://127.0.0.1:8000/v1/completions",
+    "router_url": "http://127.0.0.1:8000/v1/completions",
     "metrics_url": "http://127.0.0.1:8000/metrics",
     "reset_url": "http://127.0.0.1:8000/reset_prefix_cache",
 }

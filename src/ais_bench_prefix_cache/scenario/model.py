@@ -169,7 +169,7 @@ class ServiceConfig:
     """URLs are tuples: one entry for one entry point, or one per data-parallel rank (ours).
 
     ``engine_label_map`` maps the server's engine label to our ``dp_rank``. ``api_key`` is a secret: it is
-    kept out of ``repr`` and never written anywhere.
+    kept out of ``repr`` and never written anywhere. Formal requests go to ``router_url`` where there is one.
     """
 
     inference_urls: tuple[str, ...] = field(metadata={"key": "inference_url"})
@@ -185,6 +185,7 @@ class ServiceConfig:
     engine: Literal["auto", "vllm", "sglang"] = "auto"
     hybrid_warmup: bool = False
     kv_cache_blocks: int | None = None
+    router_url: str | None = None
 
     @property
     def ranks_per_url(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
@@ -90,6 +90,12 @@ class ServiceClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._transport.close()
+
+    def at_router(self) -> ServiceClient:
+        """A client of ``service.router_url``, where the formal requests go."""
+        assert self.config.router_url is not None
+        config = replace(self.config, inference_urls=(self.config.router_url,))
+        return ServiceClient(config, generation_kwargs=self.generation_kwargs)
 
     def halt(self) -> None:
         """From now on, in every thread, send nothing."""

@@ -132,7 +132,7 @@ def probe_ranks(
                 break
             characters = _characters(wanted, len(prompt) / tokens, most_tokens)
         before, again, tokens, hits = _send(client, reader, before, prompt, dp_rank, engine)
-        if not _counts_all_ranks(again, before):
+        if not _counts_several_ranks(again, before, config.dp_size):
             _check_engine(client, dp_rank, again, before, probes)
         if hits != rule.repeat_hits(tokens) and (exact_hits or hits < rule.repeat_hits(tokens)):
             before, rule = _rule_of_server(
@@ -140,7 +140,7 @@ def probe_ranks(
             )
         probes.append(RankProbe(dp_rank, prompt, tokens, again, hits))
     notes = _label_notes(config.engine_label_map, probes)
-    if config.dp_size > 1 and any(_counts_all_ranks(probe.engine, before) for probe in probes):
+    if any(_counts_several_ranks(probe.engine, before, config.dp_size) for probe in probes):
         notes.append(
             f"{_metrics_place(client)} counts for all ranks together: that requests reach their ranks cannot be seen, "
             f"and "
@@ -226,9 +226,9 @@ def _the_one_that_moved(
     return engine, rise
 
 
-def _counts_all_ranks(engine: EngineId, reading: Reading) -> bool:
-    """Whether this is the one engine without a label that SGLang before its counts per rank shows for all of them."""
-    return not engine.label and reading.families == {"sglang"}
+def _counts_several_ranks(engine: EngineId, reading: Reading, dp_size: int) -> bool:
+    """Whether this is the one engine without a label that SGLang before its counts per rank shows for several."""
+    return not engine.label and reading.families == {"sglang"} and len(reading.counters) < dp_size
 
 
 def _of_missing_engine(client: ServiceClient, reading: Reading, dp_rank: int, problem: Problem) -> Problem:

@@ -17,10 +17,11 @@ from ais_bench_prefix_cache.aisbench.config_rendering import (
     RenderedConfig,
     check_extra_args,
     command_line_arguments,
+    own_template,
     python_path_with_this_package,
     render_config,
 )
-from ais_bench_prefix_cache.aisbench.job import AISBenchJob
+from ais_bench_prefix_cache.aisbench.job import AISBenchJob, job_from_scenario
 from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError
@@ -181,13 +182,24 @@ models = [dict(abbr="m", attr="service", path=os.getcwd(), api_key="sk-" + "secr
     assert "sk-secret-0123" not in str(caught.value)
 
 
-def test_a_missing_template(job: AISBenchJob, render: Render, tmp_path: Path) -> None:
+def test_a_missing_template(tmp_path: Path) -> None:
     with pytest.raises(AISBenchError) as caught:
-        render(AISBenchJob(**{**vars(job), "template_path": tmp_path / "none.py"}))
+        own_template(tmp_path / "none.py")
     assert str(caught.value) == (
         f"{tmp_path / 'none.py'}: there is no such file\n"
         "    Name an existing Python file in aisbench.config or --config, or leave both out."
     )
+
+
+def test_the_template_of_the_contract_s_plugin_need_not_exist(tmp_path: Path) -> None:
+    named = tmp_path / "plugins" / "prefix_cache" / "config_examples" / "prefix_cache_perf.py"
+    assert own_template(named) == (
+        None,
+        f"aisbench.config: {named} does not exist; the built-in template, which does the same, is used",
+    )
+    named.parent.mkdir(parents=True)
+    named.touch()
+    assert own_template(named) == (named, None)
 
 
 def test_arguments_become_words() -> None:
@@ -205,7 +217,7 @@ def test_arguments_become_words() -> None:
         ({"-r": "latest"}, "-r cannot be used in a run: it sends nothing but reads old results"),
         ({"-w": "x"}, "-w cannot be used in a run: the field aisbench.work_dir sets it"),
         ({"--mode": "infer"}, "a run always has --mode perf"),
-        ({"--debug": False}, "a run always has --debug"),
+        ({"--debug": "no"}, "a run always has --debug"),
     ],
 )
 def test_arguments_that_change_what_is_sent_are_refused(arguments: Any, message: str) -> None:
@@ -216,7 +228,27 @@ def test_arguments_that_change_what_is_sent_are_refused(arguments: Any, message:
 
 
 def test_harmless_arguments_pass() -> None:
-    assert check_extra_args({"--num-warmups": 0, "--max-num-workers": 2, "--debug": True, "--pressure": False}) == []
+    harmless = {"--num-warmups": 0, "--max-num-workers": 2, "--debug": True, "--pressure": False}
+    assert check_extra_args(harmless) == []
+    assert check_extra_args({"--debug": False}) == [], "false leaves an argument out"
+
+
+def test_a_router_stands_in_the_place_of_every_engine(tmp_path: Path, job: AISBenchJob) -> None:
+    """Requests of each rank go to it, without a rank's header, since no URL has several ranks behind it."""
+    router = "http://r:9/v1/completions"
+    scenario = load_scenario(
+        scenario_file(tmp_path, url=["http://a:1", "http://b:2"], service={"dp_size": 2, "router_url": router}),
+        rules="prefixes",
+    )
+    routed = job_from_scenario(
+        scenario,
+        manifest_path=tmp_path / "m.json",
+        rows_path=tmp_path / "r.jsonl",
+        index=job.index,
+        template_path=TEMPLATES / "prefix_cache_perf.py",
+    )
+    assert routed.config["service"]["inference_url"] == [router, router]
+    assert scenario.effective["service"]["inference_url"] == ["http://a:1/v1/completions", "http://b:2/v1/completions"]
 
 
 def _shared(job: AISBenchJob, **changes: Any) -> AISBenchJob:

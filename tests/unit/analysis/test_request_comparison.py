@@ -43,6 +43,12 @@ def test_all_match() -> None:
     assert comparison.as_json(80)["agrees_with_counters"] is False
 
 
+def test_requests_that_hit_although_they_begin_their_lane_are_counted() -> None:
+    comparison = compare_requests(COLUMNS, reported(0, 16, 32, 32, 64))
+    assert comparison.lane_starts_hit == 2
+    assert RequestComparison.from_json(json.loads(json.dumps(comparison.as_json()))) == comparison
+
+
 def test_the_first_mismatch_is_named_and_each_counted_by_group_and_rank() -> None:
     comparison = compare_requests(COLUMNS, reported(0, 0, 0, 16, 64))
     assert comparison.first_mismatch == {

@@ -44,14 +44,18 @@ def input_length(**rule: Any) -> dict[str, Any]:
         ),
         (
             {"service": {"concurrency": 8}},
-            'service.concurrency: there is no such key (allowed: "inference_url", "metrics_url", "reset_url", "model", '
-            '"dp_size", "assume_empty_cache", "engine_label_map", "timeout_seconds", "api_key", '
+            'service.concurrency: there is no such key (allowed: "inference_url", "metrics_url", "router_url", '
+            '"reset_url", "model", "dp_size", "assume_empty_cache", "engine_label_map", "timeout_seconds", "api_key", '
             '"poll_interval_seconds", "engine", "hybrid_warmup", "kv_cache_blocks")\n'
             "    aisbench.model.batch_size would be the right place",
         ),
         (
             {"service": {"inference_url": "http://h:8000/v1/chat/completions"}},
             'service.inference_url: text is sent to completions (allowed: a URL that ends with "/v1/completions")',
+        ),
+        (
+            {"service": {"router_url": "http://h:8000/v1/chat/completions"}},
+            'service.router_url: text is sent to completions (allowed: a URL that ends with "/v1/completions")',
         ),
         (
             {"service": {"inference_url": "http://h:8000"}},

@@ -307,6 +307,25 @@ def _ranks(evidence: Evidence) -> Finding | None:
     )
 
 
+def _ranks_by_responses(evidence: Evidence) -> Finding | None:
+    """The first request of a group on a rank finds nothing there: what it hit, another rank had."""
+    requests, reset = evidence.requests, evidence.facts.reset
+    proven_empty = reset is not None and reset.hits_after is not None and not any(reset.hits_after.values())
+    if requests is None or not requests.lane_starts_hit or not proven_empty or len(evidence.planned.by_rank) < 2:
+        return None
+    if _ranks(evidence) is not None:
+        return None
+    return Finding(
+        Code.RANK_HEADER_IGNORED,
+        "error",
+        f"{requests.lane_starts_hit} requests hit although they were the first of their group on their rank, and the "
+        "caches had been emptied: requests were answered by other ranks than planned, as by a cache-aware router",
+        {"lane_starts_hit": requests.lane_starts_hit, "hits_beyond_plan": -evidence.hits_short},
+        "Plan prefix_cache.mode warmup, in which every rank has every prefix; or send to the ranks themselves "
+        "(service.inference_url without a router).",
+    )
+
+
 def _sender_is_the_limit(evidence: Evidence) -> Finding | None:
     share = evidence.facts.busiest_sender
     if share is None or share < _BUSY_SENDER:
@@ -342,6 +361,7 @@ RULES: tuple[Rule, ...] = (
     _unplanned_tokens,
     _bypassed,
     _ranks,
+    _ranks_by_responses,
     _sender_is_the_limit,
     _lanes_are_not_proven,
 )

@@ -7,11 +7,15 @@ from dataclasses import replace
 
 import pytest
 from tests.doubles.metric_texts import engine, vllm_text
-from tests.doubles.run_evidence import COLD, SPREAD, WARM, between, counted, facts, seen
+from tests.doubles.run_evidence import COLD, COLUMNS, SPREAD, WARM, between, counted, facts, seen
 
 from ais_bench_prefix_cache.analysis.diagnosis.diagnose import diagnose
 from ais_bench_prefix_cache.analysis.diagnosis.evidence import Evidence
+from ais_bench_prefix_cache.analysis.request_comparison import compare_requests
+from ais_bench_prefix_cache.analysis.run_facts import ResetFact, RunFacts
+from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
 from ais_bench_prefix_cache.foundation.codes import Code
+from ais_bench_prefix_cache.foundation.token_share import TokenShare
 
 Prom = Callable[[str], str]
 
@@ -177,3 +181,27 @@ def test_a_request_with_n_2_counts_its_prompt_twice() -> None:
     (finding,) = diagnose(counted(2090, 576, SPREAD, request_success=20))
     assert (finding.code, finding.evidence["whole_repetitions"]) == ("FOREIGN_TRAFFIC", 1)
     assert "n or best_of above 1" in finding.remedy
+
+
+@pytest.mark.parametrize(("hits_after", "code"), [({0: 0, 1: 0}, "RANK_HEADER_IGNORED"), ({0: 64, 1: 0}, None)])
+def test_a_first_request_of_a_lane_that_hits_was_answered_elsewhere(hits_after: dict[int, int], code: str) -> None:
+    """As behind a real cache-aware router: every rank counts as many tokens as planned, and more hits."""
+    lanes = replace(COLUMNS, dp_ranks=[0] * 6 + [1] * 4, lane_sequences=[*range(6), *range(4)])
+    lanes = replace(lanes, hit_tokens=[0, *[64] * 5, 0, *[64] * 3])
+    rows = [SeenRequest(index, "reported", cached_tokens=64 * (index > 0), prompt_tokens=100) for index in range(10)]
+    counted = between(vllm_text(engine(0, 0), engine(0, 0)), vllm_text(engine(600, 320), engine(400, 256)), COLD, 2)
+    planned = replace(COLD, tokens=TokenShare(1000, 512))
+    evidence = replace(
+        counted,
+        planned=planned,
+        requests=compare_requests(lanes, rows),
+        facts=RunFacts(reset=ResetFact(accepted=True, hits_after=hits_after)),
+    )
+    findings = [finding for finding in diagnose(evidence) if finding.code == "RANK_HEADER_IGNORED"]
+    assert [finding.code for finding in findings] == ([code] if code else [])
+    for finding in findings:
+        assert finding.message == (
+            "1 requests hit although they were the first of their group on their rank, and the caches had been "
+            "emptied: requests were answered by other ranks than planned, as by a cache-aware router"
+        )
+        assert finding.evidence == {"lane_starts_hit": 1, "hits_beyond_plan": 64}
