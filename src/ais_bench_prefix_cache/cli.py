@@ -49,10 +49,12 @@ COMMANDS = {
     "simulate": "replay any JSONL of requests through prefix caches: hit rate, evictions, capacity curve",
     "serve": "run the embedded OpenAI-compatible server, which caches and counts as vLLM does",
     "demo": "run the main job on the embedded server with the real AISBench",
+    "completion": "print a script with which a shell completes commands and options",
 }
 """Subcommands in the order of ``--help``, with what it says about them; each is ``commands/<name>_command.py``."""
 
 
+_EXAMPLES_TITLE = "examples:"
 EXAMPLES = """\
 The main job:
   %(prog)s inspect --scenario scenario.json
@@ -79,8 +81,15 @@ class _Parser(argparse.ArgumentParser):
         super().error(f"{message}\n    did you mean {near}?" if near else message)
 
 
-def build_parser(command: str | None = None) -> argparse.ArgumentParser:
-    """The argument tree: of all commands without their options, or of ``command`` alone with its options."""
+class _HelpFormatter(argparse.HelpFormatter):
+    """Breaks the lines of a description, but not those of examples, which are to be copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith(_EXAMPLES_TITLE) else super()._fill_text(text, width, indent)
+
+
+def build_parser(*commands: str) -> argparse.ArgumentParser:
+    """The argument tree: of the named commands with their options, or of all commands without any."""
     parser = _Parser(
         prog=PROGRAM,
         description="Prefix-cache benchmarks whose hit rate is known, to the token, before they run.",
@@ -90,14 +99,21 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     subparsers = parser.add_subparsers(prog=PROGRAM, dest="command", metavar="COMMAND", required=True)
-    if command is None:
+    if not commands:
         for name, summary in COMMANDS.items():
             subparsers.add_parser(name, help=summary, add_help=False)
-        return parser
-    module = importlib.import_module(f"ais_bench_prefix_cache.commands.{command}_command")
-    subparser = subparsers.add_parser(command, description=module.DESCRIPTION, allow_abbrev=False)
-    module.add_arguments(subparser)
-    subparser.set_defaults(execute=module.execute)
+    for name in commands:
+        module = importlib.import_module(f"ais_bench_prefix_cache.commands.{name}_command")
+        subparser = subparsers.add_parser(
+            name,
+            help=COMMANDS[name],
+            description=module.DESCRIPTION,
+            epilog="\n".join([_EXAMPLES_TITLE, *(f"  {PROGRAM} {example}" for example in module.EXAMPLES)]),
+            formatter_class=_HelpFormatter,
+            allow_abbrev=False,
+        )
+        module.add_arguments(subparser)
+        subparser.set_defaults(execute=module.execute, whole_parser=lambda: build_parser(*COMMANDS))
     return parser
 
 
@@ -107,8 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     try:
         # What comes before a command (--help, --version, a mistake) ends the program in the tree without options.
-        command = words[0] if words and words[0] in COMMANDS else None
-        parser = build_parser(command)
+        parser = build_parser(*(word for word in words[:1] if word in COMMANDS))
         if not words:
             parser.print_help(sys.stderr)
             return EXIT_INVALID_INPUT

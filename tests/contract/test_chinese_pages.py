@@ -20,6 +20,7 @@ PAGES = (
     "metrics",
     "offline-reanalysis",
     "routers-and-gateways",
+    "python",
     "running",
     "sweeps",
 )

@@ -15,6 +15,7 @@ DESCRIPTION = (
     "the one before is finished) and by continuous batching (a slot is filled as soon as it is free). Requests are "
     "called A, B, C … in the order of the lists."
 )
+EXAMPLES = ("batching --slots 2 --output-tokens 2,4,2 --arrivals 0,0,1",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ais_bench_prefix_cache.commands.console import note
-from ais_bench_prefix_cache.datasets.format.paths import MANIFEST_SUFFIX, RunDirectory, RunPaths
+from ais_bench_prefix_cache.datasets.format.paths import MANIFEST_SUFFIX, RunDirectory
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
@@ -46,7 +46,8 @@ def chosen(arguments: argparse.Namespace) -> Chosen:
     if arguments.settings and arguments.scenario is None:
         raise ArtifactError.of(Code.WRONG_OPTION, "--set", "means nothing without --scenario")
     if arguments.run is not None:
-        return _of_run(arguments.run)
+        run = RunDirectory.named(arguments.run)
+        return Chosen(run.data_set().manifest, run)
     if arguments.manifest is not None:
         return Chosen(_manifest(arguments.manifest))
     # Scenarios bring jsonschema and numpy; a manifest alone needs neither.
@@ -84,27 +85,3 @@ def _looks_like_a_scenario(path: Path) -> bool:
     except ArtifactError:
         return False
     return set(document) <= set(scenario_schema()["properties"])
-
-
-def _of_run(path: Path) -> Chosen:
-    run = RunDirectory.containing(path)
-    if run is None or not run.path.is_dir():
-        raise ArtifactError.of(
-            Code.MISSING_FILE,
-            str(path),
-            "this is no directory of a run",
-            allowed="…/runs/<YYYYMMDD_HHMMSS>",
-            hint="`runs` lists those of a Scenario.",
-        )
-    data_set = data_set_of(run)
-    return Chosen(data_set.manifest, run)
-
-
-def data_set_of(run: RunDirectory) -> RunPaths:
-    """The data set that was run. Raises ArtifactError where its manifest is not beside the run any more."""
-    manifests = sorted((run.data_set_directory / "result").glob(f"*{MANIFEST_SUFFIX}"))
-    if len(manifests) != 1:
-        found = "no manifest lies" if not manifests else f"{len(manifests)} manifests lie"
-        where = str(run.data_set_directory / "result")
-        raise ArtifactError.of(Code.MISSING_FILE, where, f"{found} beside the run", hint="Put the directory back.")
-    return RunPaths.of_manifest(manifests[0])

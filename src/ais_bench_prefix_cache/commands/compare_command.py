@@ -14,6 +14,10 @@ DESCRIPTION = (
     "figure a verdict: better, worse, no difference shown, or too few data. With three runs or more on both sides runs "
     "are what varies; a single run needs a large difference. Says where the two did not send the same requests."
 )
+EXAMPLES = (
+    "compare outputs/job_20260825_123456/runs/20260825_130501 outputs/job_20260825_123456/runs/20260825_140212",
+    "compare outputs/before_sweep_20260825_130501 outputs/after_sweep_20260826_130501 --fail-if 'ttft_p99 > +5%'",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,10 @@ DESCRIPTION = (
     "Starts the embedded server with two data-parallel ranks on a free loopback port, then runs inspect, prepare, "
     "validate, run, analyze and report against it, each as you would type it, and compares theory and counters."
 )
+EXAMPLES = (
+    "demo",
+    "demo --mode cold",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,6 +19,10 @@ DESCRIPTION = (
     "Writes NAME.jsonl, the audit file NAME.prefixes.jsonl and, last, NAME.manifest.json for `validate`; an existing "
     "name gets _1, _2, … Prints one JSON object with the paths and the shares."
 )
+EXAMPLES = (
+    "distribution --distribution 0-1024:50,1024-4096:50 --repeat-rate 0.5 --output-len 32 --tokenizer /models/Qwen3-8B",
+    "distribution --input-len 512 --num-prompts 100 --repeat-rate 0.8 --output-len 32 --tokenizer /models/Qwen3-8B",
+)
 
 DEFAULT_CORPUS = Path("GSM8K.jsonl")
 DEFAULT_OUTPUT = Path("distribution.jsonl")

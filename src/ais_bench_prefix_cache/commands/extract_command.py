@@ -14,6 +14,10 @@ DESCRIPTION = (
     "Read the JSONL of `distribution` (or any JSONL with question, answer and max_tokens) line by line and write only "
     "what a request needs. Prompts are not changed. An existing output file is replaced as a whole, or not at all."
 )
+EXAMPLES = (
+    "extract outputs/job_20260825_123456/result/job_20260825_123456.full.jsonl -o requests.jsonl",
+    "extract distribution.jsonl --format vllm-custom",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

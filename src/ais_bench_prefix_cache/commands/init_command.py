@@ -22,6 +22,7 @@ DESCRIPTION = (
     "Scenario that fits it. A key, if the server wants one, is taken from the environment variable "
     f"{API_KEY_VARIABLE}."
 )
+EXAMPLES = ("init --url http://127.0.0.1:8000 --tokenizer /models/Qwen3-8B --corpus GSM8K.jsonl",)
 
 DEFAULT_BLOCK_SIZE = 16
 LONGEST_INPUT = 1024

@@ -13,6 +13,10 @@ DESCRIPTION = (
     "groups, lengths and cold routes. Needs no tokenizer, corpus or service. A later `prepare` of the same data set "
     "continues in the directory that is made here."
 )
+EXAMPLES = (
+    "inspect --scenario scenario.json",
+    "inspect --scenario scenario.json --set prefix_cache.target_hit_rate=0.8",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

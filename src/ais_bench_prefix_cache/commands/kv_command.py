@@ -18,6 +18,10 @@ DESCRIPTION = (
     "Size the KV cache of a model, from its config.json or from numbers. Lists are written with commas. "
     "All sizes are those of one tensor-parallel rank."
 )
+EXAMPLES = (
+    "kv --model-config /models/Qwen3-8B/config.json --cache-gib 40 --lengths 4096",
+    "kv --layers 32 --kv-heads 8 --head-dim 128 --lengths 1024,8192",
+)
 MODEL_OPTIONS = ("layers", "kv_heads", "head_dim", "latent_dim", "rotary_dim", "window", "window_layers")
 
 

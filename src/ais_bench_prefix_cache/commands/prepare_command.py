@@ -18,6 +18,11 @@ DESCRIPTION = (
     "two; --mode conversation writes no requests.jsonl. Continues in the directory of the newest matching `inspect`, "
     "otherwise in a new one. The last line on stdout is one JSON object with the files' paths."
 )
+EXAMPLES = (
+    "prepare --scenario scenario.json",
+    "prepare --scenario scenario.json --workers 4 --set requests.count=10000",
+    "prepare --scenario scenario.json --trace conversation_trace.jsonl",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,6 +19,10 @@ DESCRIPTION = (
     "blocks; without, a word counts as a token. Memory does not grow with --count. The last line on stderr is the "
     "digest of all prompts."
 )
+EXAMPLES = (
+    "prompts --mode unique --count 3 --input-tokens 64",
+    "prompts --mode shared-prefix --shared-prefix-ratio 0.6 --count 8 --input-tokens 256 --tokenizer /models/Qwen3-8B",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

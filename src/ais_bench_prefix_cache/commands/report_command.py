@@ -12,6 +12,10 @@ DESCRIPTION = (
     "Show what a finished run measured: latency (TTFT, TPOT, ITL, E2EL), throughput and the prefix-cache table. A "
     "figure that was not measured is absent. Sends nothing and changes nothing."
 )
+EXAMPLES = (
+    "report --scenario scenario.json --html report.html",
+    "report --run outputs/job_20260825_123456/runs/20260825_130501 --records requests.csv --percentiles 50,99.9",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,6 +19,11 @@ DESCRIPTION = (
     "URLs, concurrency, rate and the like may differ from run to run. What a run leaves is kept in a directory of its "
     "own; `runs` lists them."
 )
+EXAMPLES = (
+    "run --scenario scenario.json",
+    "run --scenario scenario.json --set aisbench.model.batch_size=32 --label build=new",
+    "run --scenario scenario.json --set aisbench.model.request_rate=4",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

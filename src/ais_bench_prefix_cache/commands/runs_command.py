@@ -17,6 +17,7 @@ DESCRIPTION = (
     "it ended, what was asked for and what was counted. A directory of the list can be given to `report`, `validate` "
     "and `analyze` with --run."
 )
+EXAMPLES = ("runs --scenario scenario.json",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ DESCRIPTION = (
     "Print the JSON Schema (draft 2020-12) of Scenario files on stdout, byte for byte as it ships. "
     "Save it and point an editor at it to have fields completed and checked while typing."
 )
+EXAMPLES = ("schema > scenario.schema.json",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

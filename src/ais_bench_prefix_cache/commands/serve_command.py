@@ -18,6 +18,10 @@ DESCRIPTION = (
     'answers are made up. Once it accepts requests it prints one line of JSON on stdout, {"url": ..., "pid": ...}. '
     "SIGINT and SIGTERM end it."
 )
+EXAMPLES = (
+    "serve --tokenizer /models/Qwen3-8B --model Qwen3-8B --port 8000",
+    "serve --tokenizer /models/Qwen3-8B --data-parallel-size 2 --prefill-tokens-per-second 5000",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

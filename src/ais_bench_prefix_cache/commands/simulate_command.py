@@ -17,6 +17,10 @@ DESCRIPTION = (
     "Replay the requests of a JSONL file (requests.jsonl, full.jsonl, texts, token ids, or a trace with hash_ids) "
     "through the prefix caches of some ranks and count hits in tokens, as vLLM or SGLang count them. Sends nothing."
 )
+EXAMPLES = (
+    "simulate requests.jsonl --tokenizer /models/Qwen3-8B --capacity-curve",
+    "simulate conversation_trace.jsonl --blocks 20000 --ranks 2 --route prefix-aware",
+)
 ROUTES = ("auto", "round-robin", "group", "field", "least-loaded", "prefix-aware")
 
 

@@ -25,6 +25,12 @@ DESCRIPTION = (
     "Everything is kept in one directory: a table (JSON Lines and CSV, a row a run), a page and every run. "
     "The last line on stdout is the path of the page."
 )
+EXAMPLES = (
+    "sweep --scenario scenario.json --set prefix_cache.target_hit_rate=0:0.9:0.3 --repeat 3",
+    "sweep --scenario scenario.json --set prefix_cache.target_hit_rate=0,0.5 --set aisbench.model.batch_size=1,8",
+    "sweep --scenario scenario.json --set aisbench.model.request_rate=1,2,4 --dry-run",
+    "sweep --resume outputs/job_sweep_20260825_130501",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

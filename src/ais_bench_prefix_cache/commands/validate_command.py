@@ -29,6 +29,10 @@ DESCRIPTION = (
     "files are found and named, all at once, and so is everything that its recorded configuration, planned again, does "
     "not give. Prints one JSON object: ok, rows, run_id, or ok false and the errors."
 )
+EXAMPLES = (
+    "validate --scenario scenario.json --deep",
+    "validate --manifest outputs/job_20260825_123456/result/job_20260825_123456.manifest.json",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ais_bench_prefix_cache.analysis.metric import Metric, metric_named
 from ais_bench_prefix_cache.comparisons.conditions import Condition, ConditionState, parse_conditions
@@ -13,7 +13,11 @@ from ais_bench_prefix_cache.comparisons.difference import Difference, Side, Verd
 from ais_bench_prefix_cache.comparisons.measured import Measured, MeasuredRun, Settings, read_measured
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.reporting.notebook import data_frame, html_tables
 from ais_bench_prefix_cache.sweeps.points import point_name
+
+if TYPE_CHECKING:
+    import pandas
 
 METRICS = ("ttft_p50", "ttft_p90", "ttft_p99", "tpot_p50", "tpot_p99", "e2el_p50", "e2el_p99", "requests_per_s")
 THRESHOLD = 0.05
@@ -77,6 +81,26 @@ class Comparison:
         states = [state for _, state in self.conditions]
         ranked: tuple[ConditionState, ...] = ("met", "not judged")
         return next((each for each in ranked if each in states), "not met")
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """One row a figure of a point. Raises PrefixCacheError without pandas."""
+        return data_frame(
+            [{"point": point.name, **asdict(each)} for point in self.points for each in point.differences]
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                f"{point.name} {each.metric}".strip(),
+                *("–" if value is None else f"{value:.4g} {each.unit}" for value in (each.baseline, each.candidate)),
+                "–" if each.change is None else f"{each.change:+.1%}",
+                each.verdict,
+            )
+            for point in self.points
+            for each in point.differences
+        ]
+        table = (self.verdict, ("Figure", "Baseline", "Candidate", "Change", "Verdict"), rows)
+        return html_tables(f"{self.candidate.name} beside {self.baseline.name}", [table], self.unmatched)
 
 
 def compare(

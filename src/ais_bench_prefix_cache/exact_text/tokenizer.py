@@ -16,7 +16,8 @@ import hashlib
 import importlib.util
 import inspect
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,9 @@ FINGERPRINT_TEXTS = (
 """Texts whose ids, with the vocabulary, stand for all that a tokenizer does to prompts: digits, case, Unicode forms,
 contractions, punctuation, many scripts, unknown characters. Spaces at the start, two together and what follows an added
 token are left out: no prompt has them, and releases of transformers treat them differently."""
+
+_VOCABULARY_FILE = re.compile(r"^(tokenizer\.json|vocab\..*|.*\.(model|tiktoken|py))$")
+"""What a tokenizer's words, or the code that knows them, lie in."""
 
 
 class PromptTokenizer:
@@ -378,14 +382,19 @@ def _refuse_half(config: TokenizerConfig, tokenizer: Any, local: bool) -> None:
     except (AttributeError, NotImplementedError):
         return  # A tokenizer by its own code, which need not have a list.
     if empty:
-        files = sorted(path.name for path in Path(config.path).iterdir()) if local else []
-        raise _load_error(
-            config,
-            Code.TOKENIZER_DAMAGED,
-            "holds half a tokenizer: its vocabulary is missing" + (f"; it has {', '.join(files[:5])}" if files else ""),
-            None,
-            hint="Add the tokenizer.json of the model, or its vocab.json and merges.txt, or tokenizer.model.",
-        )
+        raise _half(config, [path.name for path in Path(config.path).iterdir()] if local else [])
+
+
+def _half(config: TokenizerConfig, files: Iterable[str]) -> GenerationError:
+    """The error for a tokenizer of which there are only ``files``."""
+    named = ", ".join(sorted(files)[:5])
+    return _load_error(
+        config,
+        Code.TOKENIZER_DAMAGED,
+        "holds half a tokenizer: its vocabulary is missing" + (f"; it has {named}" if named else ""),
+        None,
+        hint="Add the tokenizer.json of the model, or its vocab.json and merges.txt, or tokenizer.model.",
+    )
 
 
 def _damaged_file(files: Sequence[Path]) -> tuple[str, str] | None:
@@ -472,6 +481,8 @@ def _explain_load_failure(config: TokenizerConfig, error: Exception, local: bool
                 None,
                 hint="Name the directory that has tokenizer.json or tokenizer_config.json in it.",
             )
+        if not any(_VOCABULARY_FILE.search(name) for name in names):
+            return _half(config, names)
         return _load_error(config, Code.TOKENIZER_DAMAGED, "cannot be loaded as a tokenizer", error)
     if any(word in lowered for word in ("connect", "offline", "resolve", "timed out", "timeout", "proxy", "ssl")):
         return _load_error(

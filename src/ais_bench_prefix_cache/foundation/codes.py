@@ -342,6 +342,7 @@ class Code(str, Enum):
     AISBENCH_USAGE_DAMAGED = "AISBENCH_USAGE_DAMAGED", "The record of requests cannot be read."
     RECORDS_DAMAGED = "RECORDS_DAMAGED", "The request records of a run are not what a run writes."
     RECORDS_FORMAT = "RECORDS_FORMAT", "Request records cannot be written in the format that a file name asks for."
+    COMPLETION_NEEDS = "COMPLETION_NEEDS", "A package that makes a shell's completion is not installed."
     NOTHING_TO_COMPARE = "NOTHING_TO_COMPARE", "Two sweeps have no point in common."
     SWEEP_DAMAGED = "SWEEP_DAMAGED", "A file of a sweep is not what a sweep writes."
     SCENARIO_CHANGED = "SCENARIO_CHANGED", "The Scenario is not the one with which a sweep was begun."

@@ -61,7 +61,7 @@ def _write_csv(path: Path, records: Iterable[RequestRecord]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, _flat_names())
         writer.writeheader()
-        writer.writerows(map(_flat, records))
+        writer.writerows(map(flat_record, records))
 
 
 def _write_parquet(path: Path, records: Sequence[RequestRecord]) -> None:
@@ -75,7 +75,7 @@ def _write_parquet(path: Path, records: Sequence[RequestRecord]) -> None:
             "Parquet needs pyarrow, which is not installed",
             hint="pip install 'ais-bench-prefix-cache[multimodal]', or write .csv or .jsonl",
         ) from None
-    rows = [_flat(record) for record in records]
+    rows = [flat_record(record) for record in records]
     pq.write_table(pa.table({name: [row[name] for row in rows] for name in _flat_names()}), path)
 
 
@@ -86,7 +86,8 @@ def _flat_names() -> list[str]:
     return names
 
 
-def _flat(record: RequestRecord) -> dict[str, Any]:
+def flat_record(record: RequestRecord) -> dict[str, Any]:
+    """A record with a summary of its ``itl_ms``, as CSV and Parquet have it."""
     row = asdict(record)
     times = row.pop("itl_ms")
     summary: list[float | None] = [None] * len(_ITL_SUMMARY)

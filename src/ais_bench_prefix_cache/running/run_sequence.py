@@ -27,7 +27,7 @@ from ais_bench_prefix_cache.datasets.kinds import planned_here, verify_data_set
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer, load_tokenizer
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, ServiceError
-from ais_bench_prefix_cache.foundation.telling import ProgressBar, warning_line
+from ais_bench_prefix_cache.foundation.telling import Note, ProgressBar, warning_line
 from ais_bench_prefix_cache.running.phases import Phases
 from ais_bench_prefix_cache.running.run_files import keep_aisbench, recorded_run, write_run_files
 from ais_bench_prefix_cache.running.sender import Sender, Sending, sender_for
@@ -102,7 +102,7 @@ def run_benchmark(
         with phases.enter("baseline"):
             baseline = _baseline(server)
         with phases.enter("formal"):
-            result, sent, load_samples = _send(sending, job, server, bar)
+            result, sent, load_samples = _send(sending, job, server, bar, phases.note)
             keep_aisbench(directory, result.exp_dir, job.log_path, result.generator_logs)
         with phases.enter("after"):
             after = _after(server, baseline, planned_queries(traffic, sent.requests), phases)
@@ -217,7 +217,7 @@ def _baseline(server: UnderstoodServer) -> Reading:
 
 
 def _send(
-    sending: Sending, job: AISBenchJob, server: UnderstoodServer, bar: ProgressBar
+    sending: Sending, job: AISBenchJob, server: UnderstoodServer, bar: ProgressBar, note: Note
 ) -> tuple[AISBenchResult, SentRequests, LoadSampler]:
     """Everything is sent; beside it the server's load is sampled."""
     service = server.client.config
@@ -228,6 +228,7 @@ def _send(
             server.client.scrape(), dp_size=service.dp_size, engine_label_map=labels, where=service.metrics_urls
         )
 
+    note("note: AISBench starts, which takes some seconds")
     sampler = LoadSampler(look, service.poll_interval_seconds)
     with bar("Formal requests", len(job.index)) as show, sampler:
         result = sending.send(show)

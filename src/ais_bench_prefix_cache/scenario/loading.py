@@ -71,7 +71,7 @@ def load_scenario(
     data = read_file(path, "the Scenario file", ScenarioError)
     source = _parsed(data, findings)
     apply_settings(source, given)
-    identity = {"path": path.absolute(), "sha256": hashlib.sha256(data).hexdigest()}
+    identity = {"path": path.absolute(), "sha256": hashlib.sha256(data).hexdigest(), "settings": tuple(settings)}
     return _checked_scenario(source, findings, _directory_of(path), identity, rules, environment)
 
 

@@ -292,7 +292,8 @@ class ConversationConfig:
 class Scenario:
     """A loaded Scenario.
 
-    ``path`` is the file it came from, ``sha256`` the digest of that file's bytes. ``effective`` is the
+    ``path`` is the file it came from, ``sha256`` the digest of that file's bytes, ``settings`` ("requests.count=200")
+    what replaced fields of it. ``effective`` is the
     JSON-ready configuration with every default filled in and every path resolved; in it
     ``service.api_key`` is replaced by ``service.api_key_configured``.
     """
@@ -312,6 +313,7 @@ class Scenario:
     multimodal: MultimodalConfig | None = None
     conversation: ConversationConfig | None = None
     effective: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    settings: tuple[str, ...] = ()
 
     @property
     def block_size(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.analysis.intervals import Estimate, estimate
 from ais_bench_prefix_cache.analysis.metric import metric_named
@@ -14,11 +14,15 @@ from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
 from ais_bench_prefix_cache.analysis.uncached_cost import UncachedCost, uncached_cost
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError
+from ais_bench_prefix_cache.reporting.notebook import data_frame, html_tables
 from ais_bench_prefix_cache.reporting.records_file import read_records
 from ais_bench_prefix_cache.running.run_sequence import RunOutcome
 from ais_bench_prefix_cache.sweeps.plan import SweepPlan
 from ais_bench_prefix_cache.sweeps.points import Point, point_name
 from ais_bench_prefix_cache.sweeps.sweep_directory import Row, SweepDirectory
+
+if TYPE_CHECKING:
+    import pandas
 
 SUMMARY_METRICS = ("ttft_p50", "ttft_p99", "tpot_p50", "e2el_p50", "e2el_p99", "requests_per_s")
 HIT_RATE_FIELD = "prefix_cache.target_hit_rate"
@@ -93,6 +97,26 @@ class Sweep:
             for name, line in self.lines.items()
         }
         return {name: cost for name, cost in found.items() if cost is not None}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The table, one row a run. Raises PrefixCacheError without pandas."""
+        return data_frame(self.rows)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                point.name,
+                f"{point.complete} complete, {point.failed} failed",
+                *(
+                    "–" if rate is None else f"{rate:.2%}"
+                    for rate in (point.theoretical_hit_rate, point.counted_hit_rate)
+                ),
+                f"{point.figures['ttft_p50'].value:.1f}" if "ttft_p50" in point.figures else "–",
+            )
+            for point in self.points
+        ]
+        header = ("Point", "Runs", "Theory", "Counted", "TTFT P50, ms")
+        return html_tables(f"Sweep {self.directory.name}", [(f"{self.missing} runs missing", header, rows)])
 
 
 def read_sweep(directory: Path | str) -> Sweep:

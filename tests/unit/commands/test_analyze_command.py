@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -268,3 +268,88 @@ def test_a_damaged_data_set_is_refused_before_anything_is_written(
     code, out, _ = run(capsys, "--manifest", data_set.manifest, "--baseline", before, "--after", after)
     assert (code, out) == (2, "")
     assert data_set.analysis.read_bytes() == content
+
+
+def series(rank: int, queries: int, hits: int, prefix: str = "vllm:", created: float | None = None, **more: str) -> str:
+    labels = ",".join(f'{key}="{value}"' for key, value in {"engine": str(rank), **more}.items())
+    lines = [f"{prefix}prefix_cache_queries_total{{{labels}}} {queries}"]
+    lines += [f"{prefix}prefix_cache_hits_total{{{labels}}} {hits}"]
+    lines += [] if created is None else [f"{prefix}prefix_cache_queries_created{{{labels}}} {created}"]
+    return "\n".join([*lines, ""])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "named"),
+    [
+        # The sum of both processes rises, while one of them began anew.
+        (
+            series(0, 0, 0, pid="1") + series(0, 700, 100, pid="2") + series(1, 0, 0),
+            series(0, 1700, 708, pid="1") + series(0, 0, 0, pid="2") + series(1, 1000, 500),
+            "COUNTERS_FELL",
+            'engine="0",pid="2"} fell from 700 to 0',
+        ),
+        (
+            series(0, 0, 0, created=10) + series(1, 0, 0, created=20),
+            series(0, 1000, 500, created=15) + series(1, 1000, 500, created=20),
+            "SERVER_RESTARTED",
+            "at 10.000, then at 15.000",
+        ),
+        (
+            series(0, 5000, 3000, "ray_vllm_", WorkerId="w1") + series(1, 0, 0, "ray_vllm_", WorkerId="w3"),
+            series(0, 6000, 3608, "ray_vllm_", WorkerId="w2") + series(1, 1000, 500, "ray_vllm_", WorkerId="w3"),
+            "SERIES_CHANGED",
+            'WorkerId="w2",engine="0"} appeared between the snapshots; it is 6000',
+        ),
+        (
+            series(0, 0, 0, role="decode") + series(1, 0, 0, role="decode"),
+            series(0, 1000, 0, role="decode") + series(1, 1000, 0, role="decode"),
+            "ROLES_MIXED",
+            'only the decode side is shown (role="decode")',
+        ),
+    ],
+    ids=["one process restarted", "created anew", "worker replaced", "decode alone"],
+)
+def test_sums_that_would_look_sound_are_refused(
+    before: str,
+    after: str,
+    code: str,
+    named: str,
+    data_set: RunPaths,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    content = data_set.analysis.read_bytes()
+    files = saved(tmp_path, "b", before), saved(tmp_path, "a", after)
+    exit_code, out, err = run(capsys, "--manifest", data_set.manifest, "--baseline", files[0], "--after", files[1])
+    assert (exit_code, out) == (2, "")
+    assert f"finding [{code}]" in err
+    assert named in err
+    assert data_set.analysis.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        # The decode side asks its own cache for the same prompts, and finds nothing there.
+        lambda rank, tokens: series(rank, tokens, 0, role="decode"),
+        # A label that says another block size than the Scenario, on a server that hits as planned.
+        lambda rank, tokens: f'vllm:cache_config_info{{engine="{rank}",block_size="64"}} 1\n',
+    ],
+    ids=["prefill and decode", "another block size in the label"],
+)
+def test_what_equals_theory_is_no_finding(
+    beside: Callable[[int, int], str], data_set: RunPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theory = planned(data_set)
+    early = late = ""
+    for rank in (0, 1):
+        tokens, hits = theory[str(rank)]["input_tokens"], theory[str(rank)]["hit_tokens"]
+        early += series(rank, 0, 0, role="prefill") + beside(rank, 0)
+        late += series(rank, tokens, hits, role="prefill") + beside(rank, tokens)
+    files = saved(tmp_path, "b", early), saved(tmp_path, "a", late)
+    exit_code, out, _ = run(capsys, "--manifest", data_set.manifest, "--baseline", files[0], "--after", files[1])
+    document = json.loads(out)
+    assert (exit_code, document["findings"], document["warnings"]) == (0, [], [])
+    assert {rank: counted["hits"] for rank, counted in document["actual"]["by_dp"].items()} == {
+        rank: shares["hit_tokens"] for rank, shares in theory.items()
+    }

@@ -67,7 +67,8 @@ def test_the_rate_is_what_a_replay_of_the_plan_hits(
     total, hits = summary["input_tokens"]["total"], replayed_hits(path, 60)
     found = re.search(
         r"warning \[CACHE_TOO_SMALL\] with 61 blocks \(service.kv_cache_blocks\) a rank evicts blocks that the plan "
-        r"counts on: a hit rate of (\S+) is reachable, not (\S+); the plan needs (\d+) blocks, and more with many "
+        r"counts on: sent one after another, its requests hit (\S+) of their tokens, not (\S+), and several at once, "
+        r"which evict in another order, a little more or less; the plan needs (\d+) blocks, and more with many "
         r"requests in flight\n",
         captured.err,
     )

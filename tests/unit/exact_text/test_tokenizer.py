@@ -95,6 +95,14 @@ def test_a_git_lfs_pointer_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_half_a_tokenizer_that_transformers_refuses_is_named_alike(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizerFast", "eos_token": "<e>"}')
+    assert message(tmp_path).startswith(
+        f"scenario: tokenizer.path: {str(tmp_path)!r} holds half a tokenizer: its vocabulary is missing; it has "
+        "tokenizer_config.json\n"
+    )
+
+
 def test_half_a_tokenizer_a_page_and_a_file_that_is_cut_off_are_named(tmp_path: Path) -> None:
     where = f"scenario: tokenizer.path: {str(tmp_path)!r} holds"
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<e>"}')

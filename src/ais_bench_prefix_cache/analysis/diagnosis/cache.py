@@ -141,7 +141,8 @@ def _too_small_by_replay(evidence: Evidence) -> Finding | None:
         Code.CACHE_TOO_SMALL,
         "error",
         f"the server's cache evicts blocks that the plan counts on: with {prediction.capacity_tokens} tokens for "
-        f"each engine a hit rate of {rate:.4f} is reachable, not {planned.tokens.rate:.4f}",
+        f"each engine the requests, sent one after another, hit {rate:.4f} of their tokens, not "
+        f"{planned.tokens.rate:.4f}; several at once evict in another order and hit a little more or less",
         {
             "capacity_tokens": prediction.capacity_tokens,
             "predicted_hits": prediction.hit_tokens,

@@ -45,8 +45,9 @@ def capacity_warnings(curve: CapacityCurve, kv_cache_blocks: int | None, planned
         warning
         | {
             "message": f"with {kv_cache_blocks} blocks (service.kv_cache_blocks) a rank evicts blocks that the plan "
-            f"counts on: a hit rate of {hits / curve.queries:.4f} is reachable, not {planned_rate:.4f}; the plan needs "
-            f"{needed} blocks, and more with many requests in flight",
+            f"counts on: sent one after another, its requests hit {hits / curve.queries:.4f} of their tokens, not "
+            f"{planned_rate:.4f}, and several at once, which evict in another order, a little more or less; the plan "
+            f"needs {needed} blocks, and more with many requests in flight",
             "needed_kv_cache_blocks": needed,
             "predicted_hits": hits,
             "reachable_hit_rate": hits / curve.queries,

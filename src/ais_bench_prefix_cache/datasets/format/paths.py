@@ -151,6 +151,30 @@ class RunDirectory:
                 return cls(directory)
         return None
 
+    @classmethod
+    def named(cls, path: Path) -> RunDirectory:
+        """As :meth:`containing`. Raises ArtifactError where ``path`` is no directory of a run, nor a file in one."""
+        run = cls.containing(path)
+        if run is None or not run.path.is_dir():
+            raise ArtifactError.of(
+                Code.MISSING_FILE,
+                str(path),
+                "this is no directory of a run",
+                allowed="…/runs/<YYYYMMDD_HHMMSS>",
+                hint="`runs` lists those of a Scenario.",
+            )
+        return run
+
+    def data_set(self) -> RunPaths:
+        """The data set that was run. Raises ArtifactError where its manifest is not beside the run any more."""
+        result = self.data_set_directory / "result"
+        manifests = sorted(result.glob(f"*{MANIFEST_SUFFIX}"))
+        if len(manifests) != 1:
+            found = "no manifest lies" if not manifests else f"{len(manifests)} manifests lie"
+            hint = "Put the directory back."
+            raise ArtifactError.of(Code.MISSING_FILE, str(result), f"{found} beside the run", hint=hint)
+        return RunPaths.of_manifest(manifests[0])
+
     @property
     def name(self) -> str:
         """The run's time stamp, by which it is called."""

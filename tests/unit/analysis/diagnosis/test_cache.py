@@ -60,8 +60,9 @@ CASES: list[tuple[Code, Evidence, str, str]] = [
         Code.CACHE_TOO_SMALL,
         facts(counted(1000, 192), cache_prediction=CachePrediction(320, 192, 40)),
         "error",
-        "the server's cache evicts blocks that the plan counts on: with 320 tokens for each engine a hit rate of "
-        "0.1920 is reachable, not 0.5760",
+        "the server's cache evicts blocks that the plan counts on: with 320 tokens for each engine the requests, sent "
+        "one after another, hit 0.1920 of their tokens, not 0.5760; several at once evict in another order and hit a "
+        "little more or less",
     ),
     (
         Code.CACHE_TOO_SMALL,
