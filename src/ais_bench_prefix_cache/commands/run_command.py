@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ais_bench_prefix_cache.commands.argument_types import key_and_value
 from ais_bench_prefix_cache.commands.choosing import add_settings
-from ais_bench_prefix_cache.commands.console import note, progress_bar, warn
+from ais_bench_prefix_cache.commands.console import note, progress_bar, show, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly, stdout_to_stderr
 from ais_bench_prefix_cache.foundation.errors import EXIT_OK
 
@@ -72,11 +72,11 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     analysis = outcome.analysis
     task = f"{outcome.aisbench.model_abbr}/{outcome.aisbench.dataset_abbr}"
-    print(f"Prefix Cache Results of task [{task}]:")
-    print(render_summary_table(analysis))
+    show(f"Prefix Cache Results of task [{task}]:")
+    show(render_summary_table(analysis))
     if PERFORMANCE_KEY in analysis:
-        print(f"Performance Results of task [{task}]:")
-        print(render_performance_tables(analysis[PERFORMANCE_KEY]))
+        show(f"Performance Results of task [{task}]:")
+        show(render_performance_tables(analysis[PERFORMANCE_KEY]))
     sys.stdout.flush()
     for warning in analysis["warnings"]:
         warn(warning)
@@ -86,7 +86,7 @@ def execute(arguments: argparse.Namespace) -> int:
         f"kept: {outcome.directory.path}\n"
         f"next: ais-bench-prefix-cache report --manifest {outcome.data_set.manifest} --html report.html"
     )
-    print(outcome.analysis_path, flush=True)
+    show(str(outcome.analysis_path))
     return EXIT_OK
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ais_bench_prefix_cache.datasets.format.engine import write_data_set
 from ais_bench_prefix_cache.datasets.format.kind import Preparation, Sources
+from ais_bench_prefix_cache.datasets.format.leftovers import clear_leftovers
 from ais_bench_prefix_cache.datasets.format.manifest import scenario_origin
 from ais_bench_prefix_cache.datasets.format.manifest_search import ManifestStatus, find_manifest
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
@@ -152,20 +153,27 @@ def _directory(scenario: Scenario, benchmark_mode: str, note: Note, *, replace: 
     """The directory to write into, claimed for this process.
 
     The newest matching inspected one; with ``replace`` also a prepared one of this mode; otherwise, or where another
-    command is writing there or an earlier one left data files behind, a new one, which a refusal removes again.
+    command is writing there, a new one, which a refusal removes again. What killed commands left is cleared away.
     """
     run = scenario.run
     with ExitStack() as stack:
+        for text in clear_leftovers(scenario):
+            note(f"note: {text}")
         statuses: tuple[ManifestStatus, ...] = ("inspected", "prepared") if replace else ("inspected",)
         search = find_manifest(scenario, statuses, benchmark_modes=(benchmark_mode,))
         for text in search.notes:
             note(f"note: {text}")
         if search.found is not None:
             paths = search.found.paths
-            if (replace or not paths.data_files()) and stack.enter_context(claimed(paths.result_dir)):
+            if stack.enter_context(claimed(paths.result_dir)):
+                if not replace:
+                    # A plan has no data files: a command was killed before it could write the manifest.
+                    for path in paths.data_files():
+                        if path.name.endswith((".jsonl", ".analysis.json")):
+                            path.unlink()
                 yield paths
                 return
-            note(f"note: {paths.directory} is in use or holds data files; a new directory is made")
+            note(f"note: {paths.directory} is in use; a new directory is made")
         paths = RunPaths.create(run.output_dir, run.run_id, datetime.now())
         stack.enter_context(claimed(paths.result_dir))
         try:
