@@ -45,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="AISBench config template for this run, instead of aisbench.config (text data sets only)",
     )
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="start the load generators on the Ray cluster at host:port (auto: that of this machine), as "
+        "aisbench.load.engine and address do",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -57,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
     with stdout_to_stderr():  # A tokenizer that is sent to workers may print.
         outcome = run_scenario(
             arguments.scenario,
-            settings=arguments.settings,
+            settings=[*arguments.settings, *_ray_settings(arguments.ray)],
             labels=dict(arguments.labels),
             template_path=arguments.config,
             load=load_quietly,
@@ -82,3 +88,7 @@ def execute(arguments: argparse.Namespace) -> int:
     )
     show(str(outcome.analysis_path))
     return EXIT_OK
+
+
+def _ray_settings(address: str | None) -> list[str]:
+    return [] if address is None else ["aisbench.load.engine=ray", f"aisbench.load.address={address}"]

@@ -46,6 +46,7 @@ def prepare_data_set(
     overwrite: bool = False,
     check_whole: bool = False,
     workers: int = 1,
+    ray: str | None = None,
     trace: Path | None = None,
     trace_block_size: int | None = None,
     load: Callable[[TokenizerConfig], PromptTokenizer] = load_tokenizer,
@@ -55,9 +56,9 @@ def prepare_data_set(
     """Make the data set of the Scenario at ``path``.
 
     Without ``mode`` the Scenario tells. ``settings`` (``field=value``) replace fields of the Scenario; ``overwrite``
-    remakes the newest data set in place; ``check_whole`` encodes every prompt whole; ``workers`` processes make the
-    prompts where they are proven. ``load`` loads the tokenizer, ``note`` hears what a person should
-    know, and the warnings.
+    remakes the newest data set in place; ``check_whole`` encodes every prompt whole; ``workers`` processes, or the
+    Ray cluster at ``ray``, make the prompts where they are proven. ``load`` loads the tokenizer,
+    ``note`` hears what a person should know, and the warnings.
 
     Raises:
         ScenarioError, GenerationError, ArtifactError: with everything that is wrong; nothing is left behind.
@@ -70,11 +71,11 @@ def prepare_data_set(
         loaded.append(_load_sources(scenario, load, *further))
         return loaded[-1]
 
-    content = kind.prepare(Preparation(scenario, load_sources, check_whole, workers, trace, trace_block_size))
+    content = kind.prepare(Preparation(scenario, load_sources, check_whole, workers, ray, trace, trace_block_size))
     (sources,) = loaded
     if sources.corpus.field != scenario.corpus.field:
         note(f"note: the corpus has no {scenario.corpus.field!r}; its text is read from {sources.corpus.field!r}")
-    if workers > 1 and not (kind.name == "text" and sources.tokenizer.join_proof.proven):
+    if (workers > 1 or ray is not None) and not (kind.name == "text" and sources.tokenizer.join_proof.proven):
         reason = "only text data sets are made by several"
         if kind.name == "text":
             reason = f"nothing proves that words are encoded one by one: {sources.tokenizer.join_proof.reason}"

@@ -333,6 +333,7 @@ class Code(str, Enum):
     AISBENCH_FAILED = "AISBENCH_FAILED", "AISBench ended with an error or by a signal."
     AISBENCH_TIMEOUT = "AISBENCH_TIMEOUT", "AISBench did not end in time."
     AISBENCH_STALLED = "AISBENCH_STALLED", "Nothing arrived for a long time."
+    RAY_UNUSABLE = "RAY_UNUSABLE", "Ray is not installed, or its cluster cannot be reached or has too few cores."
     LOAD_GENERATOR_LOST = "LOAD_GENERATOR_LOST", "A load generator ended, or was lost, in the middle of the run."
     AISBENCH_INCOMPLETE = "AISBENCH_INCOMPLETE", "Requests or files of AISBench are missing."
     AISBENCH_REQUESTS_FAILED = "AISBENCH_REQUESTS_FAILED", "Requests failed."

@@ -371,7 +371,8 @@ class TextKind(DataSetKind):
         prompts = build_prompt_set(scenario, plan, sources.tokenizer, sources.corpus, verify=verify)
         content = text_content(scenario, plan, prompts)
         assert isinstance(content.ledger, TextLedger)
-        return replace(content, batches=text_batches(scenario, prompts, content.ledger, preparation.workers))
+        batches = text_batches(scenario, prompts, content.ledger, preparation.workers, preparation.ray)
+        return replace(content, batches=batches)
 
     def ledger(
         self, paths: RunPaths, manifest: Mapping[str, Any], records: Mapping[str, FileRecord], findings: Findings
