@@ -7,7 +7,9 @@
 #   make test-real            the tests against real servers on the CPU
 #   make test-real-vllm, make test-real-sglang    those against one of them
 #   make test-versions        what needs no AISBench, with the oldest and the newest Python and libraries (OLDEST=, NEWEST=)
-#   make fuzz EXAMPLES=20000  hostile inputs, for as many examples
+#   make fuzz SECONDS=600     hostile inputs with new seeds, for so long or until one fails
+#   make sbom                 dist/sbom.cdx.json: what a user's installation is made of (CycloneDX)
+#   make audit                the same against a database of known vulnerabilities, which must be reachable
 #   make bench                benchmarks; results are printed as ratios
 # docs/contributing.md says how long each takes.
 
@@ -18,11 +20,12 @@ VENV := .venv
 VLLM_VENV := .venv-vllm
 SGLANG_VENV := .venv-sglang
 CHECK_VENV := .venv-check
+RELEASE_VENV := .venv-release
 RUN := $(VENV)/bin/python
 CHECK_RUN := $(CHECK_VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install demo lint typecheck check test test-real test-real-vllm test-real-sglang test-versions test-oldest test-newest fuzz bench clean
+.PHONY: install demo lint typecheck check test test-real test-real-vllm test-real-sglang test-versions test-oldest test-newest fuzz sbom audit bench clean
 
 install: $(INSTALLED)
 
@@ -101,12 +104,30 @@ test-real-vllm: $(INSTALLED) $(VLLM_VENV)/.installed
 test-real-sglang: $(INSTALLED) $(SGLANG_VENV)/.installed
 	$(RUN) -m pytest tests/real -m "real and sglang" -n 2
 
-EXAMPLES ?= 20000
+SECONDS ?= 600
+EXAMPLES ?= 60
 fuzz: $(INSTALLED)
-	AISBENCH_PREFIX_CACHE_FUZZ_EXAMPLES=$(EXAMPLES) $(RUN) -m pytest -q -n 2 tests/fuzz
+	AISBENCH_PREFIX_CACHE_FUZZ_EXAMPLES=$(EXAMPLES) $(RUN) -m tests.fuzz.for_seconds $(SECONDS)
+
+# What a user installs, and apart from it the tools that look at it.
+EXTRAS ?= aisbench,server,report,multimodal
+$(RELEASE_VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RELEASE_VENV)
+	$(RELEASE_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt '.[$(EXTRAS)]'
+	$(PYTHON) -m venv $(RELEASE_VENV)/tools
+	$(RELEASE_VENV)/tools/bin/python -m pip install -q --disable-pip-version-check cyclonedx-bom pip-audit
+	touch $@
+
+sbom: $(RELEASE_VENV)/.installed
+	mkdir -p dist
+	$(RELEASE_VENV)/tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/sbom.cdx.json $(RELEASE_VENV)/bin/python
+
+audit: $(RELEASE_VENV)/.installed
+	$(RELEASE_VENV)/bin/python -m pip list --format freeze --exclude ais-bench-prefix-cache > $(RELEASE_VENV)/packages.txt
+	$(RELEASE_VENV)/tools/bin/pip-audit --strict --no-deps --disable-pip -r $(RELEASE_VENV)/packages.txt
 
 bench: $(INSTALLED)
 	$(RUN) -m tests.benchmarks.run_all
 
 clean:
-	rm -rf $(VENV) $(CHECK_VENV) $(VLLM_VENV) .venv-oldest .venv-newest
+	rm -rf $(VENV) $(CHECK_VENV) $(RELEASE_VENV) $(VLLM_VENV) .venv-oldest .venv-newest

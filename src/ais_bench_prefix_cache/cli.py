@@ -8,6 +8,7 @@ import io
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -167,13 +168,19 @@ def _execute(arguments: argparse.Namespace) -> int:
         problem = os_error_problem(error)
         _say(f"error [{problem.code}] {problem}")
         return EXIT_INVALID_INPUT
+    except MemoryError:
+        _say(f"error [{Code.NOT_ENOUGH_MEMORY}] this machine has less memory than what was asked for takes")
+        _say("    Ask for fewer or shorter requests, or use a larger machine.")
+        return EXIT_INVALID_INPUT
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):
-            raise
+            traceback.print_exc()
         _say(f"error [{Code.INTERNAL}] {type(error).__name__}: {error}")
         _say(f"This is a fault of {PROGRAM}. Set {DEBUG_VARIABLE}=1 for the traceback, and please report it.")
         return EXIT_INTERNAL
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    from ais_bench_prefix_cache.foundation.quoting import printable
+
+    print(printable(line), file=sys.stderr, flush=True)

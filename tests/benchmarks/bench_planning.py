@@ -9,6 +9,7 @@ first fit (share all until the total is reached) gives.
 from __future__ import annotations
 
 import argparse
+import random
 import resource
 import sys
 import time
@@ -19,17 +20,20 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "doubles"))
 
-from tests.doubles.cold_cases import BLOCK, ColdCase, distances, optimal_distance, seeded_cases
+from tests.doubles.cold_cases import BLOCK, ColdCase, cold_case, distances, optimal_distance, seeded_cases
 from tests.doubles.scenarios import make_scenario
 
+from ais_bench_prefix_cache.planning.allocation import share_among_lanes
 from ais_bench_prefix_cache.planning.cold_beam import search_plan
 from ais_bench_prefix_cache.planning.cold_lanes import plan_lanes
+from ais_bench_prefix_cache.planning.flag_free import flag_free_plan
 from ais_bench_prefix_cache.planning.lanes import build_lanes
 from ais_bench_prefix_cache.planning.plan import Int64Column, Plan
-from ais_bench_prefix_cache.planning.planner import plan_scenario
+from ais_bench_prefix_cache.planning.planner import plan_cold, plan_scenario
 from ais_bench_prefix_cache.planning.quality import largest_distance, smallest_possible_distance
 from ais_bench_prefix_cache.planning.reachability import cold_hit_limits, prefix_capacities
 from ais_bench_prefix_cache.planning.summary import inspect_summary
+from ais_bench_prefix_cache.planning.trajectory import check_trajectory
 from ais_bench_prefix_cache.scenario.model import OrderStrategy, UniformLength
 
 SPREAD = UniformLength(512, 4096)
@@ -109,6 +113,33 @@ def print_optimality() -> None:
     print()
 
 
+def print_clear_steps(cases: int = 400) -> None:
+    """How many plans have a clear step although one without exists, as the search through all plans of a case says."""
+    rng = random.Random(7)
+    counts = {name: [0, 0] for name in ("two passes", "beam", "as planned")}
+    for _ in range(cases):
+        lengths = [rng.randint(40, 55) for _ in range(rng.randint(3, 12))]
+        for place in rng.sample(range(len(lengths)), rng.randint(0, 2)):
+            lengths[place] = rng.randint(200, 300)
+        ranks, groups = rng.choice(((2, 2), (4, 1), (2, 3)))
+        case = cold_case(lengths, [number % groups for number in range(len(lengths))], ranks)
+        hit_blocks = rng.randint(0, int(case.limits.sum()))
+        arguments = (case.inputs, case.capacity, case.limits, case.lanes, hit_blocks, BLOCK)
+        plans = (plan_lanes(*arguments)[0], search_plan(*arguments), plan_cold(*arguments).blocks)
+        parts = share_among_lanes(
+            case.lanes.sums(case.inputs), np.zeros(case.lanes.count, np.int64), case.lanes.sums(case.limits), hit_blocks
+        )
+        avoidable = flag_free_plan(case.inputs, case.capacity, case.lanes, parts, hit_blocks, BLOCK) is not None
+        for count, blocks in zip(counts.values(), plans, strict=True):
+            issues = check_trajectory(case.inputs, case.simulate(blocks) * BLOCK, case.lanes, BLOCK).issue_count
+            count[0] += issues > 0
+            count[1] += issues > 0 and avoidable
+    print("| planner | cases | with a clear step | although a plan without one exists |\n|---|---|---|---|")
+    for name, (clear, could) in counts.items():
+        print(f"| {name} | {cases} | {clear} | {could} |", flush=True)
+    print()
+
+
 def print_quality() -> None:
     print("| requests | groups x ranks | order | target | path | status | distance | unavoidable | first fit |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -129,6 +160,7 @@ if __name__ == "__main__":
     parser.add_argument("--requests", type=int, default=1_000_000)
     options = parser.parse_args()
     print_optimality()
+    print_clear_steps()
     print_quality()
     print()
     print_speed(options.requests)

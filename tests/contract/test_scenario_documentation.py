@@ -68,7 +68,7 @@ def test_fields_of_our_own_are_marked(rows: list[tuple[str, str, str]]) -> None:
         "aisbench.model.request_rate",
         "aisbench.model.arrivals",
         "aisbench.load",
-        *(f"aisbench.load.{name}" for name in ("senders", "generators", "engine", "command", "split")),
+        *(f"aisbench.load.{name}" for name in ("senders", "generators", "engine", "address", "command", "split")),
     ]
     for field in ours:
         assert re.match(r"\*\*(\(ours\)|（自有字段）)\*\*", meanings[field]), field

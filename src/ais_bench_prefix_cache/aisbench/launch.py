@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,7 @@ _REQUESTS_FOR_A_SENDER = 1000
 """Fewer are sent before another process would have helped."""
 _LAST_LINES_SHOWN = 15
 _STAGING_PREFIX = ".running-"
+_PRIVATE_PREFIX = "aisbench-"
 _SCRATCH_PATH_BYTES = 50
 
 
@@ -169,10 +170,8 @@ class StartedAISBench:
                 environment=_environment(job, self._private, self._senders),
                 log=job.log_path,
                 # The log is read when the secret must be gone and the results lie where they stay.
-                replacements={
-                    **({job.api_key: "***"} if job.api_key else {}),
-                    str(self._staging): str(job.work_dir),
-                },
+                replacements={str(self._staging): str(job.work_dir)},
+                secret=job.api_key,
             )
             self._clean_up.callback(self._end)
 
@@ -444,11 +443,38 @@ def _private_directory() -> Iterator[Path]:
             "bytes",
             hint="Set TMPDIR to one.",
         )
-    directory = Path(tempfile.mkdtemp(prefix="aisbench-", dir=usable[0]))
+    _clear_private_directories(Path(usable[0]))
+    directory = Path(tempfile.mkdtemp(prefix=_PRIVATE_PREFIX, dir=usable[0]))
     try:
         yield directory
     finally:
         _remove(directory)
+
+
+def _clear_private_directories(parent: Path) -> None:
+    """Remove what killed runs of this user left there: their locks are free."""
+    for directory in parent.glob(f"{_PRIVATE_PREFIX}*"):
+        with suppress(OSError):
+            if directory.is_symlink() or directory.stat().st_uid != os.getuid():
+                continue
+            with _if_free(directory / SUPERVISOR_FILE) as free:
+                if free:
+                    _remove(directory)
+
+
+@contextmanager
+def _if_free(path: Path) -> Iterator[bool]:
+    """Whether nobody held the lock of a file or directory, which is held in the block then. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
@@ -463,12 +489,17 @@ def _locked(path: Path) -> Iterator[None]:
 def staging_directory(work_dir: Path) -> Iterator[Path]:
     """A directory below ``work_dir`` for this run alone: AISBench's own names repeat within a second."""
     work_dir.mkdir(parents=True, exist_ok=True)
+    for abandoned in work_dir.glob(f"{_STAGING_PREFIX}*"):
+        with suppress(OSError), _if_free(abandoned) as free:
+            if free:
+                _remove(abandoned)
     staging = work_dir / f"{_STAGING_PREFIX}{secrets.token_hex(6)}"
     staging.mkdir()
-    try:
-        yield staging
-    finally:
-        _remove(staging)
+    with _if_free(staging):
+        try:
+            yield staging
+        finally:
+            _remove(staging)
 
 
 def _remove(directory: Path) -> None:

@@ -18,10 +18,13 @@ from typing import IO
 
 from ais_bench_prefix_cache.aisbench.environment import RUN_MARK_VARIABLE
 from ais_bench_prefix_cache.foundation.interruptions import signals_held
+from ais_bench_prefix_cache.foundation.quoting import without_secret
 
 _TAIL_LINES = 60
 _LOG_BYTES = 8 * 1024 * 1024
-_LINE_BYTES = 4096
+_LINE_BYTES = 64 * 1024
+_LINE_CHARACTERS = 4096
+"""Far less than what is read of a line, so that no key is cut in two at the end of what is shown."""
 _SECONDS_TO_END_POLITELY = 4.0
 _SECONDS_BETWEEN_LOOKS = 0.05
 _PROC = Path("/proc")
@@ -34,7 +37,7 @@ class ProcessFamily:
     """A command in a session of its own, with everything that descends from it.
 
     Output goes to ``log`` (bounded, without progress bars and colours) and the last lines to :attr:`tail`. In both,
-    each key of ``replacements`` is replaced by its value.
+    each key of ``replacements`` is replaced by its value, and ``secret`` is taken out before anything is cut.
     """
 
     def __init__(
@@ -45,9 +48,11 @@ class ProcessFamily:
         environment: Mapping[str, str],
         log: Path | None,
         replacements: Mapping[str, str],
+        secret: str = "",
     ) -> None:
         self._mark = secrets.token_hex(16)
         self._replacements = replacements
+        self._secret = secret
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._process = subprocess.Popen(
             command,
@@ -122,6 +127,7 @@ class ProcessFamily:
         with output, _open_or_null(log) as log_file:
             for line in _lines(output):
                 text = _TERMINAL_CONTROL.sub("", line.decode("utf-8", errors="replace")).rstrip()
+                text = without_secret(text, self._secret)[:_LINE_CHARACTERS]
                 for old, new in self._replacements.items():
                     text = text.replace(old, new)
                 if not text or _PROGRESS_BAR.match(text):
@@ -140,7 +146,7 @@ def _lines(output: IO[bytes]) -> Iterator[bytes]:
         *complete, pending = (pending + chunk).split(b"\n")
         for line in complete:
             yield line.rstrip(b"\r").rpartition(b"\r")[2][:_LINE_BYTES]
-        pending = pending.rpartition(b"\r")[2][-_LINE_BYTES:]
+        pending = pending.rpartition(b"\r")[2][:_LINE_BYTES]
     yield pending
 
 

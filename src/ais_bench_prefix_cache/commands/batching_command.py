@@ -6,7 +6,7 @@ import argparse
 
 from ais_bench_prefix_cache.calculators.batching_report import batching_document, batching_tables
 from ais_bench_prefix_cache.commands.argument_types import integer, integers
-from ais_bench_prefix_cache.commands.console import print_json
+from ais_bench_prefix_cache.commands.console import print_json, show
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
 
@@ -54,5 +54,5 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(document)
     else:
-        print(batching_tables(document))
+        show(batching_tables(document))
     return 0

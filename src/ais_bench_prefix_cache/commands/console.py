@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
+from ais_bench_prefix_cache.foundation.quoting import printable, printable_json
 from ais_bench_prefix_cache.foundation.telling import warning_line
 
 _SECONDS_WITHOUT_PACE = 2.0
@@ -17,13 +18,19 @@ _SECONDS_WITHOUT_PACE = 2.0
 def print_json(document: Mapping[str, Any], *, indent: int | None = 2) -> None:
     """Write one JSON document to stdout, readable by people who read Chinese, too."""
     is_utf8 = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
-    sys.stdout.write(json.dumps(document, ensure_ascii=not is_utf8, indent=indent, allow_nan=False) + "\n")
+    text = json.dumps(document, ensure_ascii=not is_utf8, indent=indent, allow_nan=False)
+    sys.stdout.write(printable_json(text) + "\n")
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
     """A line for the person at the terminal."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def show(text: str) -> None:
+    """Lines on stdout, for people."""
+    print(printable(text), flush=True)
 
 
 def warn(warning: Mapping[str, Any]) -> None:

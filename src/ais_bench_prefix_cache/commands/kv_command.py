@@ -10,7 +10,7 @@ from ais_bench_prefix_cache.calculators.model_config import model_dtype, sizing_
 from ais_bench_prefix_cache.calculators.model_file import read_model_config
 from ais_bench_prefix_cache.calculators.sizing import DTYPE_BYTES, CacheSizing, ModelNumbers
 from ais_bench_prefix_cache.commands.argument_types import integer, integers, positive_integer, positive_number
-from ais_bench_prefix_cache.commands.console import print_json
+from ais_bench_prefix_cache.commands.console import print_json, show
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError, Problem
 
@@ -73,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(document)
     else:
-        print(kv_tables(document))
+        show(kv_tables(document))
     return 0
 
 

@@ -58,6 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "whose words are not proven to be encoded one by one stay on one",
     )
     parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="as --workers, on all cores of the Ray cluster at host:port (auto: that of this machine)",
+    )
+    parser.add_argument(
         "--trace",
         type=Path,
         metavar="FILE",
@@ -81,6 +86,7 @@ def execute(arguments: argparse.Namespace) -> int:
             overwrite=arguments.overwrite,
             check_whole=arguments.verify == "full",
             workers=arguments.workers,
+            ray=arguments.ray,
             trace=arguments.trace,
             trace_block_size=arguments.trace_block_size,
             load=load_quietly,

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print tables or JSON, and write a page where asked; returns the exit code."""
-    from ais_bench_prefix_cache.commands.console import note, print_json
+    from ais_bench_prefix_cache.commands.console import note, print_json, show
     from ais_bench_prefix_cache.datasets.format.documents import read_sealed
     from ais_bench_prefix_cache.datasets.kinds import verify_data_set
     from ais_bench_prefix_cache.reporting.finished_run import read_finished_run
@@ -72,11 +72,11 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(report_document(run.analysis, run.config, run.aisbench))
         return 0
-    print(f"Prefix Cache Results of task [{run.task}]:")
-    print(render_summary_table(run.analysis))
+    show(f"Prefix Cache Results of task [{run.task}]:")
+    show(render_summary_table(run.analysis))
     if run.performance is not None:
-        print(f"Performance Results of task [{run.task}]:")
-        print(render_performance_tables(run.performance))
+        show(f"Performance Results of task [{run.task}]:")
+        show(render_performance_tables(run.performance))
     elif run.aisbench is not None:
         note(f"note: this run left no records of its requests; AISBench's own figures: {run.aisbench['csv']}")
     return 0

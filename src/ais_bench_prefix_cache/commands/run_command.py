@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ais_bench_prefix_cache.commands.argument_types import key_and_value
 from ais_bench_prefix_cache.commands.choosing import add_settings
-from ais_bench_prefix_cache.commands.console import note, progress_bar, warn
+from ais_bench_prefix_cache.commands.console import note, progress_bar, show, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly, stdout_to_stderr
 from ais_bench_prefix_cache.foundation.errors import EXIT_OK
 
@@ -45,6 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="AISBench config template for this run, instead of aisbench.config (text data sets only)",
     )
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="start the load generators on the Ray cluster at host:port (auto: that of this machine), as "
+        "aisbench.load.engine and address do",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> int:
@@ -57,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> int:
     with stdout_to_stderr():  # A tokenizer that is sent to workers may print.
         outcome = run_scenario(
             arguments.scenario,
-            settings=arguments.settings,
+            settings=[*arguments.settings, *_ray_settings(arguments.ray)],
             labels=dict(arguments.labels),
             template_path=arguments.config,
             load=load_quietly,
@@ -66,11 +72,11 @@ def execute(arguments: argparse.Namespace) -> int:
         )
     analysis = outcome.analysis
     task = f"{outcome.aisbench.model_abbr}/{outcome.aisbench.dataset_abbr}"
-    print(f"Prefix Cache Results of task [{task}]:")
-    print(render_summary_table(analysis))
+    show(f"Prefix Cache Results of task [{task}]:")
+    show(render_summary_table(analysis))
     if PERFORMANCE_KEY in analysis:
-        print(f"Performance Results of task [{task}]:")
-        print(render_performance_tables(analysis[PERFORMANCE_KEY]))
+        show(f"Performance Results of task [{task}]:")
+        show(render_performance_tables(analysis[PERFORMANCE_KEY]))
     sys.stdout.flush()
     for warning in analysis["warnings"]:
         warn(warning)
@@ -80,5 +86,9 @@ def execute(arguments: argparse.Namespace) -> int:
         f"kept: {outcome.directory.path}\n"
         f"next: ais-bench-prefix-cache report --manifest {outcome.data_set.manifest} --html report.html"
     )
-    print(outcome.analysis_path, flush=True)
+    show(str(outcome.analysis_path))
     return EXIT_OK
+
+
+def _ray_settings(address: str | None) -> list[str]:
+    return [] if address is None else ["aisbench.load.engine=ray", f"aisbench.load.address={address}"]

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.commands.console import note, print_json
+from ais_bench_prefix_cache.commands.console import note, print_json, show
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory, RunPaths
 from ais_bench_prefix_cache.foundation.errors import EXIT_OK, ArtifactError
 from ais_bench_prefix_cache.foundation.grid_table import render_grid
@@ -36,9 +36,9 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"runs": runs})
     elif runs:
-        print(runs_table(runs))
+        show(runs_table(runs))
         for run in runs:
-            print(f"{run['run']}  {run['directory']}")
+            show(f"{run['run']}  {run['directory']}")
     else:
         note(f"no run lies beside {scenario.run.output_dir}")
     return EXIT_OK

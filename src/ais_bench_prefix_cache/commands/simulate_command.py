@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.commands.argument_types import integers, positive_integer
-from ais_bench_prefix_cache.commands.console import print_json
+from ais_bench_prefix_cache.commands.console import print_json, show
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(documents[0] if len(documents) == 1 else {"file": str(arguments.file), "results": documents})
     else:
-        print("\n\n".join(simulation_tables(documents)))
+        show("\n\n".join(simulation_tables(documents)))
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ais_bench_prefix_cache.datasets.format.engine import write_data_set
 from ais_bench_prefix_cache.datasets.format.kind import Preparation, Sources
+from ais_bench_prefix_cache.datasets.format.leftovers import clear_leftovers
 from ais_bench_prefix_cache.datasets.format.manifest import scenario_origin
 from ais_bench_prefix_cache.datasets.format.manifest_search import ManifestStatus, find_manifest
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
@@ -45,6 +46,7 @@ def prepare_data_set(
     overwrite: bool = False,
     check_whole: bool = False,
     workers: int = 1,
+    ray: str | None = None,
     trace: Path | None = None,
     trace_block_size: int | None = None,
     load: Callable[[TokenizerConfig], PromptTokenizer] = load_tokenizer,
@@ -54,9 +56,9 @@ def prepare_data_set(
     """Make the data set of the Scenario at ``path``.
 
     Without ``mode`` the Scenario tells. ``settings`` (``field=value``) replace fields of the Scenario; ``overwrite``
-    remakes the newest data set in place; ``check_whole`` encodes every prompt whole; ``workers`` processes make the
-    prompts where they are proven. ``load`` loads the tokenizer, ``note`` hears what a person should
-    know, and the warnings.
+    remakes the newest data set in place; ``check_whole`` encodes every prompt whole; ``workers`` processes, or the
+    Ray cluster at ``ray``, make the prompts where they are proven. ``load`` loads the tokenizer,
+    ``note`` hears what a person should know, and the warnings.
 
     Raises:
         ScenarioError, GenerationError, ArtifactError: with everything that is wrong; nothing is left behind.
@@ -69,11 +71,11 @@ def prepare_data_set(
         loaded.append(_load_sources(scenario, load, *further))
         return loaded[-1]
 
-    content = kind.prepare(Preparation(scenario, load_sources, check_whole, workers, trace, trace_block_size))
+    content = kind.prepare(Preparation(scenario, load_sources, check_whole, workers, ray, trace, trace_block_size))
     (sources,) = loaded
     if sources.corpus.field != scenario.corpus.field:
         note(f"note: the corpus has no {scenario.corpus.field!r}; its text is read from {sources.corpus.field!r}")
-    if workers > 1 and not (kind.name == "text" and sources.tokenizer.join_proof.proven):
+    if (workers > 1 or ray is not None) and not (kind.name == "text" and sources.tokenizer.join_proof.proven):
         reason = "only text data sets are made by several"
         if kind.name == "text":
             reason = f"nothing proves that words are encoded one by one: {sources.tokenizer.join_proof.reason}"
@@ -151,20 +153,27 @@ def _directory(scenario: Scenario, benchmark_mode: str, note: Note, *, replace: 
     """The directory to write into, claimed for this process.
 
     The newest matching inspected one; with ``replace`` also a prepared one of this mode; otherwise, or where another
-    command is writing there or an earlier one left data files behind, a new one, which a refusal removes again.
+    command is writing there, a new one, which a refusal removes again. What killed commands left is cleared away.
     """
     run = scenario.run
     with ExitStack() as stack:
+        for text in clear_leftovers(scenario):
+            note(f"note: {text}")
         statuses: tuple[ManifestStatus, ...] = ("inspected", "prepared") if replace else ("inspected",)
         search = find_manifest(scenario, statuses, benchmark_modes=(benchmark_mode,))
         for text in search.notes:
             note(f"note: {text}")
         if search.found is not None:
             paths = search.found.paths
-            if (replace or not paths.data_files()) and stack.enter_context(claimed(paths.result_dir)):
+            if stack.enter_context(claimed(paths.result_dir)):
+                if not replace:
+                    # A plan has no data files: a command was killed before it could write the manifest.
+                    for path in paths.data_files():
+                        if path.name.endswith((".jsonl", ".analysis.json")):
+                            path.unlink()
                 yield paths
                 return
-            note(f"note: {paths.directory} is in use or holds data files; a new directory is made")
+            note(f"note: {paths.directory} is in use; a new directory is made")
         paths = RunPaths.create(run.output_dir, run.run_id, datetime.now())
         stack.enter_context(claimed(paths.result_dir))
         try:

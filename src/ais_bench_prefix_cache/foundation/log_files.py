@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from pathlib import Path
 
 LOGGER_NAME = "ais_bench_prefix_cache"
 
 
 class _LogFile(logging.FileHandler):
-    """A log file that cannot be written is an error of the command (a full disk), not a traceback beside it."""
+    """A log file that cannot be written is an error of the command (a full disk), not a traceback beside it.
+
+    A link in its place, or in its directory's, could lead anywhere: nothing is written through one.
+    """
+
+    def _open(self) -> TextIOWrapper:
+        path = Path(self.baseFilename)
+        if path.parent.is_symlink():
+            raise OSError(None, "it is a symbolic link, not a directory", str(path.parent))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        return TextIOWrapper(os.fdopen(os.open(path, flags, 0o666), "ab"), encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         error = sys.exc_info()[1]

@@ -44,7 +44,7 @@ class _Requests:
 
 
 @dataclass(frozen=True, eq=False)
-class _SharedBlocks:
+class SharedBlocks:
     """A planner's answer: blocks per request, and the way to it."""
 
     blocks: Int64Column
@@ -68,7 +68,7 @@ def plan_scenario(scenario: Scenario) -> Plan:
     if config.mode == "warmup":
         limits = requests.capacity
         hit_blocks = nearest_hit_blocks(config.target_hit_rate, total_input, block_size, int(limits.sum()))
-        answer = _SharedBlocks(allocate_warm(inputs, requests.capacity, hit_blocks), "warmup")
+        answer = SharedBlocks(allocate_warm(inputs, requests.capacity, hit_blocks), "warmup")
         dp_rank = np.full(inputs.size, NO_RANK, dtype=np.int32)
         lane_sequence = np.full(inputs.size, NO_RANK, dtype=np.int64)
     else:
@@ -77,7 +77,7 @@ def plan_scenario(scenario: Scenario) -> Plan:
         lanes = build_lanes(group, dp_rank, dp_size)
         limits = cold_hit_limits(requests.capacity, lanes)
         hit_blocks = nearest_hit_blocks(config.target_hit_rate, total_input, block_size, int(limits.sum()))
-        answer = _plan_cold(inputs, requests.capacity, limits, lanes, hit_blocks, block_size)
+        answer = plan_cold(inputs, requests.capacity, limits, lanes, hit_blocks, block_size)
 
     shared = answer.blocks * block_size
     canonical = np.zeros(groups, dtype=np.int64)
@@ -162,9 +162,9 @@ def _draw_requests(scenario: Scenario) -> _Requests:
     )
 
 
-def _plan_cold(
+def plan_cold(
     inputs: Int64Column, capacity: Int64Column, limits: Int64Column, lanes: Lanes, hit_blocks: int, block_size: int
-) -> _SharedBlocks:
+) -> SharedBlocks:
     """The contract's paths: beam search where it is affordable, else scalable, else the exact fallback.
 
     The lane plan takes part in the beam search as one more finished state: so a small data set is never planned worse
@@ -195,13 +195,13 @@ def _plan_cold(
 
     if beam_is_affordable(capacity):
         searched = search_plan(inputs, capacity, limits, lanes, hit_blocks, block_size)
-        return _SharedBlocks(smoothest(searched, lane_plan(0.0)[0]), "beam")
+        return SharedBlocks(smoothest(searched, lane_plan(0.0)[0]), "beam")
     blocks, succeeded = lane_plan(PLAY)
     blocks = smoothest(blocks)
     obstacle = _falling_capacity(capacity, lanes)
     if obstacle is None and succeeded:
-        return _SharedBlocks(blocks, "scalable")
-    return _SharedBlocks(blocks, "exact", obstacle or "the watermarks that the lanes need leave no room for the total")
+        return SharedBlocks(blocks, "scalable")
+    return SharedBlocks(blocks, "exact", obstacle or "the watermarks that the lanes need leave no room for the total")
 
 
 def _falling_capacity(capacity: Int64Column, lanes: Lanes) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Empty
@@ -52,10 +52,12 @@ class GeneratorsSender:
     @contextmanager
     def started(self, job: AISBenchJob) -> Iterator[_Sending]:
         with (
+            closing(self._engine),
             started_aisbench(replace(job, role="summing")) as summing,
             staging_directory(job.work_dir) as shared,
             ExitStack() as clean_up,
         ):
+            self._engine.open()
             sending = _Sending(job, summing, shared, self._engine, clean_up)
             if not job.extra_args.get("--num-warmups"):
                 sending.start()
@@ -266,7 +268,6 @@ class _Sending:
             each.process.end()
         for each in self._generators.values():
             each.process.wait()
-        self._engine.close()
 
 
 def _problem(each: _Generator, told: Mapping[str, Any]) -> Problem:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from time import monotonic
 from typing import Any, Literal
 
 Phase = Literal["verify", "precheck", "reset", "warmup", "baseline", "formal", "after", "analysis"]
@@ -19,11 +20,15 @@ def utc_now() -> datetime:
 
 @dataclass
 class Phases:
-    """Records phases one after another; ``say`` shows a line to the person at the terminal."""
+    """Records phases one after another; ``say`` shows a line to the person at the terminal.
+
+    ``now`` tells the time of day, which somebody may set; ``clock`` the seconds, which nobody can turn back.
+    """
 
     log: logging.Logger
     say: Callable[[str], None]
     now: Callable[[], datetime] = utc_now
+    clock: Callable[[], float] = monotonic
     current: Phase | None = None
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -31,11 +36,13 @@ class Phases:
     def enter(self, phase: Phase) -> Iterator[None]:
         """The body is ``phase``. After an error :attr:`current` still names it."""
         self.current = phase
-        started = self.now()
+        started, begin = self.now(), self.clock()
         self.log.info("%s: started", phase)
         yield
         finished = self.now()
-        seconds = round((finished - started).total_seconds(), 3)
+        seconds = round(self.clock() - begin, 3)
+        if finished < started:
+            self.note("note: the computer's clock was set back meanwhile: times of day are wrong, durations are not")
         self.records[phase] = {
             "started_at": started.isoformat(timespec="milliseconds"),
             "finished_at": finished.isoformat(timespec="milliseconds"),

@@ -8,6 +8,7 @@ from typing import Protocol
 from ais_bench_prefix_cache.aisbench.engines import LocalEngine
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob, AISBenchResult
 from ais_bench_prefix_cache.aisbench.launch import Progress, check_job, started_aisbench
+from ais_bench_prefix_cache.aisbench.ray_engine import RayEngine
 from ais_bench_prefix_cache.running.generators import GeneratorsSender
 from ais_bench_prefix_cache.scenario.model import LoadConfig
 
@@ -45,6 +46,9 @@ class AISBenchSender:
 
 def sender_for(load: LoadConfig) -> Sender:
     """The sender that a Scenario asks for."""
+    if load.engine == "ray":
+        cores = load.senders if isinstance(load.senders, int) else 1
+        return GeneratorsSender(RayEngine(load.address, load.generators, cores))
     if load.engine == "local" and load.generators == 1 and not load.command:
         return AISBenchSender()
     return GeneratorsSender(LocalEngine(load.command))

@@ -237,12 +237,14 @@ class AisbenchModelConfig:
 class LoadConfig:
     """Who sends: ``generators`` AISBenches with ``senders`` processes each.
 
-    ``command`` starts a load generator instead of this Python; ``{n}`` in it is the generator's number, from 1 on.
+    ``address`` is the Ray cluster's. ``command`` starts a load generator instead of this Python; ``{n}`` in it is the
+    generator's number, from 1 on.
     """
 
     senders: int | Literal["auto"] = 1
     generators: int = 1
     engine: Literal["local", "ray"] = "local"
+    address: str = "auto"
     command: tuple[str, ...] = ()
     split: Literal["lane", "rank"] = "lane"
 

@@ -143,9 +143,12 @@ def _no_unknown_keys(validator: Any, rule: Any, value: Any, schema: Schema) -> I
         yield from Draft202012Validator.VALIDATORS["additionalProperties"](validator, rule, value, schema)
     elif isinstance(value, dict):
         patterns = list(schema.get("patternProperties", ()))
-        for key in value:
-            if key not in schema.get("properties", ()) and not any(re.search(pattern, key) for pattern in patterns):
-                yield ValidationError("", path=[key], instance=value, schema=schema)
+        known = schema.get("properties", ())
+        unknown = [key for key in value if key not in known and not any(re.search(each, key) for each in patterns)]
+        for key in unknown[:MOST_PROBLEMS]:
+            yield ValidationError("", path=[key], instance=value, schema=schema)
+        if len(unknown) > MOST_PROBLEMS:
+            yield ValidationError("", validator="moreKeys", validator_value=len(unknown) - MOST_PROBLEMS)
 
 
 def _key_pattern(validator: Any, rule: Schema, value: Any, schema: Schema) -> Iterator[ValidationError]:
@@ -281,6 +284,10 @@ def _more_items(error: Any) -> _Sentence:
     return _Sentence(Code.MORE_PROBLEMS, f"{error.validator_value} more entries of this list are wrong")
 
 
+def _more_keys(error: Any) -> _Sentence:
+    return _Sentence(Code.MORE_PROBLEMS, f"{error.validator_value} more keys of this object are unknown")
+
+
 _SECRET_SENTENCE = _Sentence(Code.WRONG_TYPE, "the key is not a string", "a string")
 _SENTENCES: Mapping[Any, Callable[[Any], _Sentence | None]] = {
     "type": _wrong_type,
@@ -302,6 +309,7 @@ _SENTENCES: Mapping[Any, Callable[[Any], _Sentence | None]] = {
     "maxProperties": _selection_twice,
     "anyOf": _mixed_without_values,
     "moreItems": _more_items,
+    "moreKeys": _more_keys,
 }
 """One sentence per keyword that the schema uses; ``mode`` and ``moreItems`` are errors of this module's own."""
 

@@ -165,7 +165,10 @@ class ServiceClient:
         if not isinstance(entries, list):
             raise self._transport.unusable(reply, "a list of models")
         return tuple(
-            ServedModel(entry["id"], self._count(reply, "max_model_len", entry.get("max_model_len")))
+            ServedModel(
+                without_secret(entry["id"], self.config.api_key),
+                self._count(reply, "max_model_len", entry.get("max_model_len")),
+            )
             for entry in entries
             if isinstance(entry, dict) and isinstance(entry.get("id"), str)
         )

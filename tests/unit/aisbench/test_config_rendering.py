@@ -191,17 +191,6 @@ def test_a_missing_template(tmp_path: Path) -> None:
     )
 
 
-def test_the_template_of_the_contract_s_plugin_need_not_exist(tmp_path: Path) -> None:
-    named = tmp_path / "plugins" / "prefix_cache" / "config_examples" / "prefix_cache_perf.py"
-    assert own_template(named) == (
-        None,
-        f"aisbench.config: {named} does not exist; the built-in template, which does the same, is used",
-    )
-    named.parent.mkdir(parents=True)
-    named.touch()
-    assert own_template(named) == (named, None)
-
-
 def test_arguments_become_words() -> None:
     given = {"--a": 1, "--b": [1, "x"], "--c": True, "--d": False, "--debug": True, "--mode": "perf"}
     assert command_line_arguments(given) == ["--num-warmups", "0", "--a", "1", "--b", "1", "x", "--c"]

@@ -36,3 +36,15 @@ def test_a_second_file_hears_the_same_while_its_block_lasts(tmp_path: Path) -> N
         log.info("printed")
     assert [line.rpartition(": ")[2] for line in command.read_text().splitlines()] == ["sent", "printed"]
     assert [line.rpartition(": ")[2] for line in run.read_text().splitlines()] == ["sent"]
+
+
+def test_nothing_is_logged_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "run.log").symlink_to(tmp_path / "precious")
+    (tmp_path / "elsewhere").symlink_to(tmp_path / "log")
+    for path in (tmp_path / "log" / "run.log", tmp_path / "elsewhere" / "other.log"):
+        with pytest.raises(OSError), run_log(path) as log:
+            log.info("verify: started")
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert not (tmp_path / "log" / "other.log").exists()

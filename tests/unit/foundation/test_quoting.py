@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import html
 import json
 from urllib.parse import quote, quote_plus
@@ -11,7 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ais_bench_prefix_cache.foundation.quoting import plain, quoted_words, without_secret
+from ais_bench_prefix_cache.foundation.quoting import (
+    plain,
+    printable,
+    printable_json,
+    quoted_words,
+    without_secret,
+)
 
 keys = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=8, max_size=64)
 
@@ -31,7 +38,7 @@ def test_plain_words(text: str, shown: str) -> None:
     assert plain(text) == shown
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(keys)
 def test_no_usual_encoding_of_a_key_is_left(key: str) -> None:
     for encoded in (
@@ -44,6 +51,14 @@ def test_no_usual_encoding_of_a_key_is_left(key: str) -> None:
         json.dumps(key)[1:-1],
         json.dumps(json.dumps(key))[3:-3],
         key.encode().hex(),
+        key.encode().hex(":").upper(),
+        " ".join(f"0x{byte:02x}" for byte in key.encode()),
+        ", ".join(map(str, key.encode())),
+        key.upper(),
+        key.swapcase(),
+        key[::-1],
+        codecs.encode(key, "rot13"),
+        f"{key[:5]}\n  {key[5:]}",
     ):
         assert without_secret(f"before {encoded} after", key) == "before *** after", encoded
 
@@ -65,5 +80,29 @@ def test_words_are_cleaned_before_they_are_cut(padding: int, key: str) -> None:
     assert shown == ("." * padding + "***" if padding + 3 <= 100 else ("." * padding + "***")[:99] + "…")
 
 
+def test_a_key_that_is_a_word_hides_no_other_words() -> None:
+    assert without_secret("an empty body, EMPTY", "EMPTY") == "an empty body, ***"
+
+
+def test_base32_hides_a_key() -> None:
+    key = "sk-a-key-of-the-tests"
+    for before in (b"", b"a", b"Bearer "):
+        shown = without_secret(base64.b32encode(before + key.encode()).decode(), key)
+        assert "***" in shown
+        assert len(shown.replace("***", "").rstrip("=")) <= -(-len(before) * 8 // 5) + 2
+
+
 def test_without_a_secret_nothing_is_replaced() -> None:
     assert without_secret("sk-1", "") == "sk-1"
+
+
+def test_lines_for_a_terminal() -> None:
+    assert printable("one\n  two\x1b[31m\u202e\u2028three\r\x9bfour\ttab") == "one\n  two[31m three four\ttab"
+
+
+def test_json_for_a_terminal_means_the_same() -> None:
+    value = {"k\x9b\u202e": ["\u2028\x7f\x1b \U000e0041", "你好"]}
+    text = printable_json(json.dumps(value, ensure_ascii=False))
+    assert json.loads(text) == value
+    assert printable(text) == text
+    assert "你好" in text

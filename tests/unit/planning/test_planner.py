@@ -126,3 +126,24 @@ def test_one_hundred_thousand_cold_requests_reach_their_target(order: Any) -> No
     plan = plan_scenario(make_scenario(count=100_000, input_length=SPREAD, groups=100, dp_size=8, order=order))
     assert plan.total_hit_tokens == plan.effective_hit_tokens
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2_000_000
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("groups", [1, 3, 10])
+def test_equal_lengths_have_a_plan_without_a_clear_step(ranks: int, groups: int) -> None:
+    """The contract's example in cold mode; docs/planning.md has the whole grid. The definition is written out here."""
+    length, block = 1024, 16
+    for target in (0.05, 0.35, 0.65, 0.95):
+        plan = plan_scenario(
+            make_scenario(count=100, input_length=FixedLength(length), target=target, groups=groups, dp_size=ranks)
+        )
+        assert plan.trajectory.status == "PASS"
+        wanted = min(target, plan.reachability.max_rate)
+        assert abs(plan.theoretical_hit_rate - wanted) <= block / (100 * length)
+        # One block of the smallest request is what a step may have without being clear.
+        clear = block / length + 1e-12
+        for lane in np.unique(np.stack([plan.group, plan.dp_rank]), axis=1).T:
+            hits = plan.hit_tokens[(plan.group == lane[0]) & (plan.dp_rank == lane[1])]
+            rates = np.cumsum(hits) / (length * np.arange(1, hits.size + 1))
+            assert (np.maximum.accumulate(rates) - rates).max() <= clear
+            assert (rates - max(plan.theoretical_hit_rate, rates[-1])).max() <= clear

@@ -16,15 +16,21 @@ from ais_bench.benchmark.models.api_models.base_api import BaseAPIModel
 from ais_bench.benchmark.models.api_models.vllm_custom_api import VLLMCustomAPI
 from ais_bench.benchmark.models.api_models.vllm_custom_api_chat import VLLMCustomAPIChat
 
-from ais_bench_prefix_cache.aisbench.adapters.observation import CURRENT_REQUEST, AnswerError, RequestObservation
+from ais_bench_prefix_cache.aisbench.adapters.observation import (
+    CURRENT_REQUEST,
+    AnswerError,
+    RequestObservation,
+    usage_numbers,
+)
 from ais_bench_prefix_cache.aisbench.adapters.proxies import proxy_of
 from ais_bench_prefix_cache.datasets.images.messages import image_urls, messages_with_images
 from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE, RANK_HEADER
+from ais_bench_prefix_cache.foundation.quoting import quoted_words, without_secret
 
 _ERROR_CHARACTERS = 600
-_ERROR_BODY_BYTES = 8192
+_ERROR_BODY_BYTES = 64 * 1024
 _AISBENCH_WORDING = re.compile(r"^After \d+ retries, request failed with exception: (AnswerError: )?")
-_TERMINAL_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _BYTES_A_TOKEN = 64 * 1024
 """No part of an answer with one token is larger; a server that goes on and on is stopped by it."""
 _BYTES_A_PROMPT_ID = 16
@@ -41,7 +47,7 @@ class ObservedModel(BaseAPIModel):  # type: ignore[misc]
     """
 
     def __init__(self, *, inference_urls: list[str], model: str, ranks_per_url: int = 1, **settings: Any) -> None:
-        super().__init__(model=model, url=inference_urls[0], api_key=os.environ.get(API_KEY_VARIABLE, ""), **settings)
+        super().__init__(model=model, url=inference_urls[0], api_key=_key(), **settings)
         self.inference_urls = list(inference_urls)
         self.ranks_per_url = ranks_per_url
         self.url = self.inference_urls[0]
@@ -56,17 +62,20 @@ class ObservedModel(BaseAPIModel):  # type: ignore[misc]
         exchange = copy.copy(self)
         observation = CURRENT_REQUEST.get()
         if observation is None:
-            return await super(ObservedModel, exchange).generate(
-                input_data, max_out_len, output, session=session, **args
-            )
+            try:
+                return await super(ObservedModel, exchange).generate(
+                    input_data, max_out_len, output, session=session, **args
+                )
+            finally:
+                _clean(output)
         exchange._observation = observation
         exchange.url, exchange.headers = self._destination(observation)
         watched = _WatchedSession(session, exchange, observation, self._proxies[exchange.url])
         try:
             await super(ObservedModel, exchange).generate(input_data, max_out_len, output, session=watched, **args)
         finally:
-            if not output.success:
-                output.error_info = _reason(watched.http_error or output.error_info)
+            output.error_info = watched.http_error or output.error_info
+            _clean(output)
             observation.time_points = tuple(output.time_points)
             observation.end(success=output.success, error=output.error_info)
         return output
@@ -139,8 +148,8 @@ class ObservedModel(BaseAPIModel):  # type: ignore[misc]
         await super().parse_text_response(api_response, output)
 
     async def _parse_usage(self, json_content: dict[str, Any], output: Any) -> None:
-        await super()._parse_usage(json_content, output)
-        usage = json_content.get("usage")
+        usage = usage_numbers(json_content.get("usage"))
+        await super()._parse_usage({**json_content, "usage": usage}, output)
         if usage and self._observation is not None:
             self._observation.usage = usage
 
@@ -202,7 +211,7 @@ class _WatchedSession:
             timeout=aiohttp.ClientTimeout(total=self._observation.time_limit),
         ) as response:
             if response.status != 200:
-                text = (await response.content.read(_ERROR_BODY_BYTES)).decode("utf-8", errors="replace").strip()
+                text = await _whole_text(response)
                 self.http_error = f"HTTP {response.status} {response.reason}" + (f": {text}" if text else "")
             limit = _BYTES_A_TOKEN * (1 + self._observation.max_tokens)
             if isinstance(self._observation.prompt, list):
@@ -227,14 +236,37 @@ class _BoundedResponse:
             yield chunk
 
     async def text(self) -> str:
-        return b"".join([chunk async for chunk in self.content]).decode("utf-8")
+        # All of an answer that is no stream may end in AISBench's files.
+        return without_secret(b"".join([chunk async for chunk in self.content]).decode("utf-8"), _key())
 
 
-def _reason(error: str) -> str:
-    """What failed, without AISBench's wording around it, control characters and the key, which a server may echo."""
-    text = _AISBENCH_WORDING.sub("", _TERMINAL_CONTROL.sub("", error))
-    key = os.environ.get(API_KEY_VARIABLE)
-    return (text.replace(key, "***") if key else text)[:_ERROR_CHARACTERS]
+async def _whole_text(response: Any) -> str:
+    """The body of a refusal; none of one that is too long: where a text is cut, half of the key could be left."""
+    body = b""
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > _ERROR_BODY_BYTES:
+            return f"a body of more than {_ERROR_BODY_BYTES} bytes"
+    return body.decode("utf-8", errors="replace").strip()
+
+
+def _key() -> str:
+    return os.environ.get(API_KEY_VARIABLE, "")
+
+
+def _clean(output: Any) -> None:
+    """Take out of what AISBench keeps and writes what must not be shown, above all the key: a server may echo it.
+
+    An error loses AISBench's wording around it, too.
+    """
+    if not output.success:
+        error = _AISBENCH_WORDING.sub("", _COLOURS.sub("", str(output.error_info or "")))
+        output.error_info = quoted_words(error, _key(), _ERROR_CHARACTERS)
+    for name in ("content", "reasoning_content"):
+        words = getattr(output, name)
+        if isinstance(words, str):
+            # Half of a surrogate pair could not be written into a file.
+            setattr(output, name, without_secret(words.encode("utf-8", "replace").decode("utf-8"), _key()))
 
 
 def _reported_error(response: dict[str, Any]) -> str | None:

@@ -118,6 +118,38 @@ class RequestObservation:
         return row
 
 
+def usage_numbers(usage: Any) -> dict[str, Any] | None:
+    """What is used of a server's ``usage``: its numbers of tokens, and nothing else that it may say.
+
+    Raises AnswerError for what is no number of tokens.
+    """
+    if usage is None:
+        return None
+    if not isinstance(usage, Mapping):
+        raise AnswerError(f"usage is no object, but {usage!r}")
+    numbers = {name: _tokens(name, usage[name]) for name in ("prompt_tokens", "completion_tokens") if name in usage}
+    details = usage.get("prompt_tokens_details", _ABSENT)
+    if details is _ABSENT:
+        return numbers
+    if isinstance(details, Mapping):
+        details = {name: _tokens(name, details[name]) for name in ("cached_tokens",) if name in details}
+    elif details is not None:
+        raise AnswerError(f"usage.prompt_tokens_details is no object, but {details!r}")
+    return {**numbers, "prompt_tokens_details": details}
+
+
+_ABSENT = object()
+_MOST_TOKENS = 2**53
+
+
+def _tokens(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MOST_TOKENS:
+        raise AnswerError(f"usage says that {name} is {value!r}")
+    return value
+
+
 def _cached_tokens(usage: Mapping[str, Any]) -> dict[str, Any]:
     """``{}`` for a server that does not say, ``null`` for one that says null: neither is a zero."""
     if "prompt_tokens_details" not in usage:

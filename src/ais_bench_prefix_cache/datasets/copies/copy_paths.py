@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -71,9 +72,14 @@ def claim_names(wanted: Path) -> CopyPaths:
             if any(path.exists() for path in (paths.requests, paths.origins, paths.manifest)):
                 continue
             partial = paths.requests.with_name(f".{paths.requests.name}{PARTIAL_SUFFIX}")
-            with suppress(FileExistsError):
-                os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-                return paths
+            # Held until this process ends; one that nobody holds was left by a killed command.
+            descriptor = os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            with suppress(BlockingIOError, FileNotFoundError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Its last holder may just have given the file its final name.
+                if partial.stat().st_ino == os.fstat(descriptor).st_ino and not paths.requests.exists():
+                    return paths
+            os.close(descriptor)
     except OSError as error:
         raise ArtifactError(
             Problem(Code.CANNOT_WRITE, str(wanted), f"it cannot be written: {error.strerror or error}")

@@ -73,13 +73,14 @@ class Preparation:
 
     ``load`` loads corpus and tokenizer of the Scenario and calls what it is given, and raises the problems of all
     of them at once. ``check_whole`` asks for every prompt to be encoded whole, whatever has been proven.
-    ``workers`` is how many processes may make the rows.
+    ``workers`` is how many processes may make the rows, ``ray`` the address of a Ray cluster that may.
     """
 
     scenario: Scenario
     load: Callable[..., Sources]
     check_whole: bool = False
     workers: int = 1
+    ray: str | None = None
     trace: Path | None = None
     trace_block_size: int | None = None
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ais_bench_prefix_cache import __version__
 from ais_bench_prefix_cache.datasets.format.manifest import read_manifest
-from ais_bench_prefix_cache.datasets.format.paths import RunPaths, split_timestamp
+from ais_bench_prefix_cache.datasets.format.paths import TIMESTAMP_FORMAT, RunPaths, split_timestamp
 from ais_bench_prefix_cache.datasets.kinds import kind_named
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.scenario.identity import differing_fields, same_data_set
@@ -49,10 +50,10 @@ def find_manifest(
     a damaged or foreign one with a note.
     """
     output_dir = scenario.run.output_dir
-    notes: list[str] = []
+    notes: list[str] = _from_the_future(output_dir)
     differing: tuple[str, ...] = ()
     second: FoundManifest | None = None
-    for directory in _stamped_directories(output_dir):
+    for directory in stamped_directories(output_dir):
         timestamp = split_timestamp(directory.name)[2]
         paths = RunPaths(directory, f"{scenario.run.run_id}_{timestamp}")
         if not paths.manifest.is_file():
@@ -87,14 +88,34 @@ def find_manifest(
     return ManifestSearch(second, tuple(notes), () if second else differing)
 
 
+def _from_the_future(output_dir: Path) -> list[str]:
+    """A note where a directory is stamped later than the clock: a data set that is made now would not be the newest."""
+    latest = datetime.now() + timedelta(seconds=_SECONDS_AHEAD)
+    ahead = [
+        each.name
+        for each in stamped_directories(output_dir)
+        if split_timestamp(each.name)[2] > f"{latest:{TIMESTAMP_FORMAT}}"
+    ]
+    if not ahead:
+        return []
+    return [
+        f"{ahead[0]} has a later time stamp than this computer's clock: it counts as the newest, whatever is made now. "
+        "Was the clock set back?"
+    ]
+
+
+_SECONDS_AHEAD = 120
+"""Commands that start faster than one a second take stamps ahead of the clock."""
+
+
 def data_sets_beside(scenario: Scenario) -> list[RunPaths]:
     """Every data set beside ``run.output_dir`` under the Scenario's ``run_id``, whatever it holds, oldest first."""
-    stamped = _stamped_directories(scenario.run.output_dir)
+    stamped = stamped_directories(scenario.run.output_dir)
     sets = [RunPaths(each, f"{scenario.run.run_id}_{split_timestamp(each.name)[2]}") for each in reversed(stamped)]
     return [each for each in sets if each.manifest.is_file()]
 
 
-def _stamped_directories(output_dir: Path) -> list[Path]:
+def stamped_directories(output_dir: Path) -> list[Path]:
     """``output_dir_<time stamp>`` directories, newest first."""
     if not output_dir.parent.is_dir():
         return []

@@ -24,6 +24,7 @@ from ais_bench_prefix_cache.foundation.interruptions import signals_held
 
 PARTIAL_SUFFIX = ".partial"
 BUFFER_BYTES = 1 << 20
+_TO_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class FileRecord(NamedTuple):
@@ -107,8 +108,10 @@ class GrowingFile:
         self._beside = ThreadPoolExecutor(1)
         self._appending: Future[None] | None = None
         try:
-            # A temporary file that a killed command left behind is nobody's any more: see `claimed`.
-            self._stream: BinaryIO = self.partial.open("wb", buffering=BUFFER_BYTES)
+            # A temporary file that a killed command left behind is nobody's any more: see `claimed`. A link in its
+            # place could lead anywhere.
+            descriptor = os.open(self.partial, _TO_WRITE, 0o666)
+            self._stream: BinaryIO = os.fdopen(descriptor, "wb", buffering=BUFFER_BYTES)
         except OSError as error:
             raise _write_error(error, path) from None
 
@@ -197,7 +200,10 @@ def update_analysis(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def claimed(directory: Path) -> Iterator[bool]:
-    """Whether this process is the only one that writes into ``directory``; the claim ends with the block or process."""
+    """Whether this process is the only one that writes into ``directory``; the claim ends with the block or process.
+
+    Temporary files that lie there then are nobody's any more, and are removed.
+    """
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         try:
@@ -205,6 +211,8 @@ def claimed(directory: Path) -> Iterator[bool]:
         except OSError:
             yield False
         else:
+            for partial in directory.glob(f".*{PARTIAL_SUFFIX}"):
+                partial.unlink(missing_ok=True)
             yield True
     finally:
         os.close(descriptor)

@@ -48,6 +48,7 @@ from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, pla
 from ais_bench_prefix_cache.datasets.text.prompt_set import PromptSet, WarmupPrompt
 from ais_bench_prefix_cache.datasets.text.recorded_lengths import with_lengths_of_rows
 from ais_bench_prefix_cache.datasets.text.request_seeds import request_random_seed
+from ais_bench_prefix_cache.datasets.text.sizes import plan_if_it_fits, require_room
 from ais_bench_prefix_cache.exact_text.token_digests import token_ids_sha256
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
@@ -56,7 +57,6 @@ from ais_bench_prefix_cache.foundation.names import NO_RANK, PASS, group_name, v
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
 from ais_bench_prefix_cache.planning.plan import Plan
-from ais_bench_prefix_cache.planning.planner import plan_scenario
 from ais_bench_prefix_cache.planning.summary import inspect_summary, length_summary, trajectory_summary
 from ais_bench_prefix_cache.scenario.model import Scenario
 
@@ -350,7 +350,7 @@ class TextKind(DataSetKind):
         return {"full": paths.full, "requests": paths.requests}
 
     def inspect(self, scenario: Scenario) -> Inspection:
-        plan = plan_scenario(scenario)
+        plan = plan_if_it_fits(scenario)
         trajectory = plan.trajectory
         note = (
             f"{len(plan)} requests, {plan.total_input_tokens} input tokens, planned by {trajectory.path} "
@@ -360,7 +360,8 @@ class TextKind(DataSetKind):
 
     def prepare(self, preparation: Preparation) -> Content:
         scenario = preparation.scenario
-        plan = plan_scenario(scenario)
+        plan = plan_if_it_fits(scenario)
+        require_room(scenario, plan)
         sources = preparation.load()
         # Only who makes prompts waits for what that needs.
         from ais_bench_prefix_cache.datasets.text.assembly import VerifyMode, build_prompt_set
@@ -370,7 +371,8 @@ class TextKind(DataSetKind):
         prompts = build_prompt_set(scenario, plan, sources.tokenizer, sources.corpus, verify=verify)
         content = text_content(scenario, plan, prompts)
         assert isinstance(content.ledger, TextLedger)
-        return replace(content, batches=text_batches(scenario, prompts, content.ledger, preparation.workers))
+        batches = text_batches(scenario, prompts, content.ledger, preparation.workers, preparation.ray)
+        return replace(content, batches=batches)
 
     def ledger(
         self, paths: RunPaths, manifest: Mapping[str, Any], records: Mapping[str, FileRecord], findings: Findings
@@ -384,7 +386,7 @@ class TextKind(DataSetKind):
         prefixes = _recorded_prefixes(manifest.get("groups"), groups, f"{where}: groups", findings)
         if prefixes is None:
             return None
-        plan = plan_scenario(scenario)
+        plan = plan_if_it_fits(scenario)
         warmups = _recorded_warmups(manifest.get("warmup"), plan, f"{where}: warmup.plan", findings)
         return None if warmups is None else TextLedger(scenario, plan, prefixes, warmups)
 
@@ -407,7 +409,7 @@ class TextKind(DataSetKind):
             return None
         scenario = _recorded(paths, manifest, manifest["requests"]["count"], Findings())
         assert scenario is not None, "the data set has been verified"
-        plan = plan_scenario(scenario)
+        plan = plan_if_it_fits(scenario)
         return text_content(scenario, plan, build_prompt_set(scenario, plan, sources.tokenizer, sources.corpus))
 
     def deep_check(

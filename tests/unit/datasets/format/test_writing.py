@@ -76,14 +76,35 @@ def test_a_full_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_write_to_a_really_full_device_is_said_so(tmp_path: Path) -> None:
-    (tmp_path / ".a.jsonl.partial").symlink_to("/dev/full")
+def test_a_write_to_a_really_full_device_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "open", lambda *_, open_file=os.open: open_file("/dev/full", os.O_WRONLY))
     with pytest.raises(ArtifactError) as caught, FileSet(replace=False) as files:
         growing = files.open(tmp_path / "a.jsonl")
         growing.write(b"x" * (3 << 20))
         files.commit()
     assert caught.value.problems[0].code == "DISK_FULL"
     assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / ".a.json.partial").symlink_to(tmp_path / "precious")
+    with pytest.raises(ArtifactError) as caught:
+        write_document(tmp_path / "a.json", {"x": 1})
+    assert caught.value.problems[0].code == "CANNOT_WRITE"
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_claim_clears_what_a_killed_command_left(tmp_path: Path) -> None:
+    for name in (".a.jsonl.partial", "a.jsonl", ".hidden"):
+        (tmp_path / name).write_text("left")
+    with claimed(tmp_path) as mine:
+        assert mine
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "a.jsonl"]
+        (tmp_path / ".b.jsonl.partial").write_text("at work")
+        with claimed(tmp_path) as second:
+            assert not second
+        assert (tmp_path / ".b.jsonl.partial").exists()
 
 
 def test_signals_wait_until_a_commit_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,25 @@
+"""Hypothesis strategies of the fuzz tests, and how long they go on."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+EXAMPLES = int(os.environ.get("AISBENCH_PREFIX_CACHE_FUZZ_EXAMPLES", "60"))
+SETTINGS = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+
+NUMBERS = st.integers(-(2**70), 2**70) | st.floats()
+NASTY = st.sampled_from(
+    ["", "..", "../x", "/dev/zero", "a/b", "nul\0", "\u2028", "\x1b[31m", "\ud800", "NaN", "2.0", "group-0", "group-01"]
+)
+SCALARS = st.none() | st.booleans() | NUMBERS | NASTY | st.text(max_size=12)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=20,
+)
+DEEP = st.integers(1, 3000).map(lambda depth: b"[" * depth + b"]" * depth) | st.just(b'{"a":' * 100_000)
+TEXTS = st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()) | DEEP
