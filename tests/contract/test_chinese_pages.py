@@ -9,16 +9,20 @@ import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = (
+    "aisbench",
     "artifacts",
+    "benchmarks",
     "ci",
     "commands",
     "diagnosis",
     "differences",
     "disaggregation",
     "embedded-server",
+    "exact-prompts",
     "how-vllm-counts",
     "metrics",
     "offline-reanalysis",
+    "planning",
     "routers-and-gateways",
     "python",
     "running",
