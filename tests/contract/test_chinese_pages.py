@@ -13,6 +13,7 @@ PAGES = (
     "artifacts",
     "benchmarks",
     "ci",
+    "codes",
     "commands",
     "diagnosis",
     "differences",

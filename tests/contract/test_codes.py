@@ -42,6 +42,13 @@ def test_the_page_of_codes_is_the_list() -> None:
     assert [line for line in page.splitlines() if line.startswith("| `")] == rows
 
 
+def test_the_page_in_chinese_has_a_sentence_for_every_code() -> None:
+    page = (ROOT / "docs" / "zh" / "codes.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+。) \|$", page, re.MULTILINE)
+    assert [code for code, _ in rows] == sorted(Code)
+    assert len({sentence for _, sentence in rows}) == len(rows), "two codes mean one thing"
+
+
 def test_the_documents_name_no_other_codes() -> None:
     unknown = []
     for page in PAGES:
