@@ -92,10 +92,10 @@ def read_json_lines(path: Path, *, what: str) -> list[dict[str, Any]]:
 
     Raises :class:`ArtifactError` where the file is missing, unreadable or has a line that is no object, by its number.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     try:
         with open_regular(path) as stream:
-            for number, line in enumerate(stream, 1):
+            for line in stream:
                 row = parse_json(line)
                 if not isinstance(row, dict):
                     raise JsonError(Code.INVALID_JSON, "is not a JSON object")
@@ -106,7 +106,9 @@ def read_json_lines(path: Path, *, what: str) -> list[dict[str, Any]]:
         reason = error.strerror or str(error)
         raise ArtifactError.of(Code.UNREADABLE_FILE, str(path), f"the {what} cannot be read: {reason}") from None
     except JsonError as error:
-        raise ArtifactError.of(Code.INVALID_JSON, f"{path} line {number}", f"this line of the {what} {error}") from None
+        raise ArtifactError.of(
+            Code.INVALID_JSON, f"{path} line {len(rows) + 1}", f"this line of the {what} {error}"
+        ) from None
     return rows
 
 
