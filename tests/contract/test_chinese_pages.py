@@ -10,11 +10,14 @@ import pytest
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = (
     "aisbench",
+    "architecture",
     "artifacts",
     "benchmarks",
     "ci",
     "codes",
     "commands",
+    "containers",
+    "contributing",
     "diagnosis",
     "differences",
     "disaggregation",
@@ -26,7 +29,11 @@ PAGES = (
     "planning",
     "routers-and-gateways",
     "python",
+    "real-vllm",
     "running",
+    "security",
+    "servers",
+    "sglang",
     "sweeps",
 )
 
@@ -85,6 +92,14 @@ def test_a_command_has_no_other_options_in_chinese() -> None:
     for command, section in chinese.items():
         first_cells = " ".join(re.findall(r"^\| `(-.*?)` \|", section, re.MULTILINE))
         assert set(OPTION.findall(first_cells)) <= set(OPTION.findall(english[command])), command
+
+
+def test_modules_named_in_chinese_are_those_of_the_english_map() -> None:
+    """The table of modules and tests is on the English page only; test_architecture holds that against the files."""
+    module = re.compile(r"`(\w+/\w[\w/.]*)`")
+    english, chinese = (set(module.findall(page("architecture", language))) for language in ("", "zh"))
+    assert len(chinese) > 30
+    assert chinese <= english
 
 
 def test_the_readme_lists_its_pages() -> None:

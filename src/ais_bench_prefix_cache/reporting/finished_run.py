@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from ais_bench_prefix_cache.aisbench.results import RUN_KEY, performance_report
 from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY, latency_section
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
-from ais_bench_prefix_cache.datasets.format.documents import read_document
+from ais_bench_prefix_cache.datasets.format.documents import read_document, read_json_lines
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory, RunPaths
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, ArtifactError
@@ -66,9 +65,9 @@ def read_finished_run(
     config, records, series = manifest["effective_config"], [], []
     directory = run or RunDirectory(paths.runs_dir / str(runtime.get("run")))
     if directory.path.is_dir():
-        config = json.loads(directory.config.read_text(encoding="utf-8"))
+        config, _ = read_document(directory.config, what="configuration of this run")
         records = read_records(directory.requests)
-        series = [json.loads(line) for line in directory.series.read_text(encoding="utf-8").splitlines()]
+        series = read_json_lines(directory.series, what="series of this run")
     if percentiles is not None:
         if not records:
             raise ArtifactError.of(

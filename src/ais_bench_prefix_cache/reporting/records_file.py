@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
+from ais_bench_prefix_cache.datasets.format.documents import read_json_lines
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
@@ -20,15 +21,10 @@ _ITL_SUMMARY = ("itl_mean_ms", "itl_p50_ms", "itl_p99_ms", "itl_max_ms")
 
 def read_records(path: Path) -> list[RequestRecord]:
     """The records that a run left. Raises ArtifactError where they are not there or not what a run writes."""
+    rows = read_json_lines(path, what="records of this run")
     try:
-        with path.open(encoding="utf-8") as lines:
-            rows = [json.loads(line) for line in lines]
         return [RequestRecord(**{**row, "itl_ms": tuple(row["itl_ms"])}) for row in rows]
-    except FileNotFoundError:
-        raise ArtifactError.of(
-            Code.MISSING_FILE, str(path), "the records of this run are not there", hint="Put its directory back."
-        ) from None
-    except (ValueError, TypeError, KeyError):
+    except (TypeError, KeyError):
         raise ArtifactError.of(
             Code.RECORDS_DAMAGED, str(path), "these are not the records of a run", hint="Restore the file."
         ) from None

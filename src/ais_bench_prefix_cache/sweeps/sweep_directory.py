@@ -24,7 +24,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ais_bench_prefix_cache.datasets.format.documents import read_document
+from ais_bench_prefix_cache.datasets.format.documents import read_document, read_json_lines
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory, claim_stamped
 from ais_bench_prefix_cache.datasets.format.writing import write_content, write_document
 from ais_bench_prefix_cache.foundation.codes import Code
@@ -98,8 +98,8 @@ class SweepDirectory:
         """The rows so far. Raises ArtifactError where the table is not what a sweep writes."""
         if not self.table.is_file():
             return []
+        rows = read_json_lines(self.table, what="table of this sweep")
         try:
-            rows = [json.loads(line) for line in self.table.read_text(encoding="utf-8").splitlines()]
             return [{**row, "point": int(row["point"]), "repeat": int(row["repeat"])} for row in rows]
         except (ValueError, TypeError, KeyError):
             raise _damaged(self.table) from None

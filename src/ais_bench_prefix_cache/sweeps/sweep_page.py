@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ais_bench_prefix_cache.analysis.intervals import LEAST_REPEATS, Estimate
+from ais_bench_prefix_cache.datasets.format.documents import read_document
 from ais_bench_prefix_cache.datasets.format.writing import write_content
 from ais_bench_prefix_cache.reporting.drawing import (
     COLOURS,
@@ -225,8 +225,8 @@ def _about(files: SweepDirectory, complete: Sequence[Mapping[str, Any]]) -> dict
     if not complete:
         return None
     run = files.run(complete[0]["point"], complete[0]["repeat"])
-    config = json.loads(run.config.read_text(encoding="utf-8"))
-    analysis = json.loads(run.analysis.read_text(encoding="utf-8"))
+    config, _ = read_document(run.config, what="configuration of a run")
+    analysis, _ = read_document(run.analysis, what="analysis of a run")
     versions = analysis.get("runtime", {}).get("precheck", {}).get("versions", {}).values()
     return {
         "model": config["service"]["model"],

@@ -46,6 +46,13 @@ def test_other_endings_and_damaged_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError) as caught:
         read_records(tmp_path / "r.jsonl")
     assert caught.value.problems[0].code == "RECORDS_DAMAGED"
+    (tmp_path / "r.jsonl").write_text('{"index": 0}\n{"index": NaN}\n')
+    with pytest.raises(ArtifactError) as caught:
+        read_records(tmp_path / "r.jsonl")
+    assert (caught.value.problems[0].code, caught.value.problems[0].where) == (
+        "INVALID_JSON",
+        f"{tmp_path / 'r.jsonl'} line 2",
+    )
     with pytest.raises(ArtifactError) as caught:
         read_records(tmp_path / "none.jsonl")
     assert caught.value.problems[0].code == "MISSING_FILE"

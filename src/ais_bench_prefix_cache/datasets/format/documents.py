@@ -87,6 +87,31 @@ def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:
     return document, content
 
 
+def read_json_lines(path: Path, *, what: str) -> list[dict[str, Any]]:
+    """The JSON objects of a file, one a line.
+
+    Raises :class:`ArtifactError` where the file is missing, unreadable or has a line that is no object, by its number.
+    """
+    rows: list[dict[str, Any]] = []
+    try:
+        with open_regular(path) as stream:
+            for line in stream:
+                row = parse_json(line)
+                if not isinstance(row, dict):
+                    raise JsonError(Code.INVALID_JSON, "is not a JSON object")
+                rows.append(row)
+    except FileNotFoundError:
+        raise ArtifactError.of(Code.MISSING_FILE, str(path), f"the {what} does not exist") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ArtifactError.of(Code.UNREADABLE_FILE, str(path), f"the {what} cannot be read: {reason}") from None
+    except JsonError as error:
+        raise ArtifactError.of(
+            Code.INVALID_JSON, f"{path} line {len(rows) + 1}", f"this line of the {what} {error}"
+        ) from None
+    return rows
+
+
 def read_sealed(path: Path, *, what: str) -> dict[str, Any]:
     """As :func:`read_document`, with the document's own digest checked. Raises :class:`ArtifactError`."""
     document, content = read_document(path, what=what)
