@@ -49,7 +49,7 @@ typecheck: $(INSTALLED)
 	$(RUN) -m mypy
 
 test: lint typecheck
-	$(RUN) -m pytest -m "not real" -n 2
+	$(RUN) -m pytest -m "not real" -n 2 --dist worksteal
 
 $(CHECK_VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(CHECK_VENV)

@@ -131,7 +131,6 @@ def test_an_answer_without_token_ids_is_named_and_its_conversation_ends(
         )
         document = json.loads(scenario.read_text())
         document["aisbench"]["model"]["batch_size"] = 1
-        del document["conversation"]["think_time_ms"]  # in a pause the other conversation would go on
         scenario.write_text(json.dumps(document))
         failed = command_line("run", "--scenario", scenario, cwd=tmp_path, expect=4)
     assert "the answer to request 2 has no token ids" in failed.stderr

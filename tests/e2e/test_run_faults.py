@@ -308,9 +308,7 @@ def test_the_run_itself_is_killed(prepared: Prepared) -> None:
     wait_for(prepared, "formal", process)
     process.kill()
     process.communicate(timeout=30)
-    deadline = time.monotonic() + 30
-    while prepared.processes() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until_all_have_ended(prepared)
     assert prepared.processes() == {}
     # Nobody was left to clear this away: the next run does.
     staging = prepared.scenario.parent / "aisbench"
@@ -340,6 +338,7 @@ def test_a_part_of_the_load_is_killed(prepared: Prepared, victim: str) -> None:
     assert time.monotonic() - started < 15
     if victim == "load generator":
         assert codes(lines) == ["LOAD_GENERATOR_LOST"]
+        wait_until_all_have_ended(prepared)  # its AISBench sees by itself that nobody is there any more
         for directory in prepared.scratch.iterdir():  # what was killed clears nothing away
             shutil.rmtree(directory)
     else:
@@ -357,13 +356,18 @@ def test_a_run_with_load_generators_is_ended(prepared: Prepared, number: signal.
         assert finish(process, 130)[-1] == f"run interrupted in the phase formal; {prepared.analysis.name} is unchanged"
     else:
         process.communicate(timeout=30)
-    deadline = time.monotonic() + 15
-    while prepared.processes() and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_until_all_have_ended(prepared)
     assert sum(seen.formal for seen in prepared.proxy.seen) < 40
     if number == signal.SIGKILL:  # nobody was left to clear away what the run itself had made
         for directory in prepared.scratch.iterdir():
             shutil.rmtree(directory)
+
+
+def wait_until_all_have_ended(prepared: Prepared, seconds: float = 15) -> None:
+    """Until no process of a run lives, or so many seconds have passed."""
+    deadline = time.monotonic() + seconds
+    while prepared.processes() and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def parent_of(pid: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ais_bench_prefix_cache.commands.console import note, print_json, show
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory, RunPaths
+from ais_bench_prefix_cache.datasets.kinds import KINDS, kind_named
 from ais_bench_prefix_cache.foundation.errors import EXIT_OK, ArtifactError
 from ais_bench_prefix_cache.foundation.grid_table import render_grid
 from ais_bench_prefix_cache.scenario.identity import data_sha256
@@ -47,14 +48,15 @@ def execute(arguments: argparse.Namespace) -> int:
 def run_entry(run: RunDirectory, data_set: RunPaths) -> dict[str, Any]:
     """What is said of one run; null for what it did not leave."""
     record, config, analysis = (_document(path) for path in (run.record, run.config, run.analysis))
-    mode = _document(data_set.manifest).get("benchmark_mode", "text")
+    kind = _document(data_set.manifest).get("benchmark_mode")
+    known = bool(config) and isinstance(kind, str) and kind in KINDS
     model = config.get("aisbench", {}).get("model", {})
     actual = analysis.get("actual", {})
     return {
         "run": run.name,
         "directory": str(run.path),
         "data_set": data_set.run_id,
-        "data_sha256": data_sha256(config, mode) if config else None,
+        "data_sha256": data_sha256(config, kind_named(kind).scenario_rules) if known else None,
         "status": record.get("status"),
         "phase": record.get("phase"),
         "labels": record.get("labels", {}),

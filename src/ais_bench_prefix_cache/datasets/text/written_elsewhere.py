@@ -58,8 +58,8 @@ _DIGESTS = ("canonical_prefix_sha256", "seed_sha256", "divergence_block_sha256")
 
 
 def written_elsewhere(manifest: Mapping[str, Any]) -> bool:
-    """Whether its plan cannot be made again here: another version wrote it, or one that adds no digest."""
-    return DIGEST_KEY not in manifest or manifest.get("plugin_version") != __version__
+    """Whether its plan cannot be made again here: another version wrote it, or the plugin of the contract."""
+    return manifest.get("plugin_version") != __version__
 
 
 def lacking_proofs(manifest: Mapping[str, Any]) -> list[str]:
