@@ -58,8 +58,12 @@ _DIGESTS = ("canonical_prefix_sha256", "seed_sha256", "divergence_block_sha256")
 
 
 def written_elsewhere(manifest: Mapping[str, Any]) -> bool:
-    """Whether its plan cannot be made again here: another version wrote it, or the plugin of the contract."""
-    return manifest.get("plugin_version") != __version__
+    """Whether its plan cannot be made again here: another version wrote it, or it has only what the contract asks for.
+
+    One that lacks only the digest is ours, and damaged.
+    """
+    additions = DIGEST_KEY in manifest or value_in(manifest, "prefix_cache.trajectory") is not None
+    return manifest.get("plugin_version") != __version__ or not additions
 
 
 def lacking_proofs(manifest: Mapping[str, Any]) -> list[str]:

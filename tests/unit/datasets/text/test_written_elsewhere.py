@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.doubles.scenarios import scenario_file
 
+from ais_bench_prefix_cache import __version__
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.datasets.kinds import planned_here, verify
 from ais_bench_prefix_cache.datasets.preparing import prepare_data_set
@@ -95,6 +96,18 @@ def test_data_sets_in_the_contracts_own_form_are_validated_and_analyzed(
 
 def edited(rows: list[dict[str, Any]], at: int, key: str, change: Callable[[Any], Any]) -> None:
     rows[at][key] = change(rows[at][key])
+
+
+def test_the_version_alone_does_not_make_it_ours(manifest: Path) -> None:
+    document = json.loads(manifest.read_text())
+    document["plugin_version"] = __version__
+    manifest.write_text(json.dumps(document))
+    assert verify(manifest).rows == 12
+    document["prefix_cache"]["trajectory"] = {}
+    manifest.write_text(json.dumps(document))
+    with pytest.raises(ArtifactError) as caught:
+        verify(manifest)
+    assert "DIGEST_MISSING" in [problem.code for problem in caught.value.problems]
 
 
 @pytest.mark.parametrize(
