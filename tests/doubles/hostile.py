@@ -8,8 +8,14 @@ import os
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-EXAMPLES = int(os.environ.get("AISBENCH_PREFIX_CACHE_FUZZ_EXAMPLES", "60"))
-SETTINGS = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = os.environ.get("AISBENCH_PREFIX_CACHE_FUZZ_EXAMPLES")
+SETTINGS = settings(
+    max_examples=int(EXAMPLES or 60),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    # The short run of `make test` is the same each time; `make fuzz` looks for what is new.
+    derandomize=EXAMPLES is None,
+)
 
 NUMBERS = st.integers(-(2**70), 2**70) | st.floats()
 NASTY = st.sampled_from(
