@@ -11,7 +11,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeGuard
 
@@ -66,14 +67,8 @@ def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:
 
     Raises :class:`ArtifactError` where the file is missing, unreadable or not one JSON object with unique keys.
     """
-    try:
-        with open_regular(path) as stream:
-            content = stream.read()
-    except FileNotFoundError:
-        raise ArtifactError.of(Code.MISSING_FILE, str(path), f"the {what} does not exist") from None
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ArtifactError.of(Code.UNREADABLE_FILE, str(path), f"the {what} cannot be read: {reason}") from None
+    with _opened(path, what) as stream:
+        content = stream.read()
     try:
         document = parse_json(content)
     except JsonError as error:
@@ -87,6 +82,19 @@ def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:
     return document, content
 
 
+@contextmanager
+def _opened(path: Path, what: str) -> Iterator[BinaryIO]:
+    """A file of a data set or run. Raises :class:`ArtifactError` where it is missing or cannot be opened or read."""
+    try:
+        with open_regular(path) as stream:
+            yield stream
+    except FileNotFoundError:
+        raise ArtifactError.of(Code.MISSING_FILE, str(path), f"the {what} does not exist") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ArtifactError.of(Code.UNREADABLE_FILE, str(path), f"the {what} cannot be read: {reason}") from None
+
+
 def read_json_lines(path: Path, *, what: str) -> list[dict[str, Any]]:
     """The JSON objects of a file, one a line.
 
@@ -94,17 +102,12 @@ def read_json_lines(path: Path, *, what: str) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     try:
-        with open_regular(path) as stream:
+        with _opened(path, what) as stream:
             for line in stream:
                 row = parse_json(line)
                 if not isinstance(row, dict):
                     raise JsonError(Code.INVALID_JSON, "is not a JSON object")
                 rows.append(row)
-    except FileNotFoundError:
-        raise ArtifactError.of(Code.MISSING_FILE, str(path), f"the {what} does not exist") from None
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ArtifactError.of(Code.UNREADABLE_FILE, str(path), f"the {what} cannot be read: {reason}") from None
     except JsonError as error:
         raise ArtifactError.of(
             Code.INVALID_JSON, f"{path} line {len(rows) + 1}", f"this line of the {what} {error}"

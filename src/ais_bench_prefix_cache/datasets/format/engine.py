@@ -32,12 +32,11 @@ from ais_bench_prefix_cache.datasets.format.file_records import file_records
 from ais_bench_prefix_cache.datasets.format.kind import Content, DataSetKind, Ledger, Sources
 from ais_bench_prefix_cache.datasets.format.manifest import artifacts_section
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
-from ais_bench_prefix_cache.datasets.format.rows import Free, LineBatch, Row, render_row
+from ais_bench_prefix_cache.datasets.format.rows import Free, LineBatch, Row, parsed_row, render_row
 from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.writing import FileSet
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.findings import Findings, shown
-from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.corpus import Corpus
@@ -269,15 +268,7 @@ def _check_rows(kind: DataSetKind, row_files: Mapping[str, Path], ledger: Ledger
 def _parsed_row(line: bytes, where: str, findings: Findings) -> dict[str, Any] | None:
     if not line.endswith(b"\n"):
         findings.add(Code.TRUNCATED, where, "the last line has no end: the file was cut off or added to")
-    try:
-        row = parse_json(line)
-    except ValueError as error:
-        findings.add(Code.INVALID_JSON, where, f"it {error}")
-        return None
-    if not isinstance(row, dict):
-        findings.add(Code.INVALID_JSON, where, "it is not a JSON object")
-        return None
-    return row
+    return parsed_row(line, where, findings)
 
 
 def _well_formed(

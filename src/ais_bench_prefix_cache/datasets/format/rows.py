@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_type_hints
 from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256, open_regular
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.findings import Findings
 from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 ANSWER = "none"
@@ -104,6 +105,19 @@ def line_with_text(row: Mapping[str, Any], escaped: bytes) -> tuple[bytes, bytes
 def text_in_row(text: str) -> str:
     """How :func:`render_row` writes a text, without the quotes around it: parts of a text may be joined."""
     return _without_line_ends(_ENCODER.encode(text)[1:-1])
+
+
+def parsed_row(line: bytes, where: str, findings: Findings) -> dict[str, Any] | None:
+    """The row of a line that nobody has checked; None, with a finding, where it is no JSON object."""
+    try:
+        row = parse_json(line)
+    except ValueError as error:
+        findings.add(Code.INVALID_JSON, where, f"it {error}")
+        return None
+    if not isinstance(row, dict):
+        findings.add(Code.INVALID_JSON, where, "it is not a JSON object")
+        return None
+    return row
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:

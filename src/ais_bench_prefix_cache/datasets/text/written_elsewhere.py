@@ -26,11 +26,10 @@ from ais_bench_prefix_cache.datasets.format.documents import (
 )
 from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.file_records import file_records
-from ais_bench_prefix_cache.datasets.format.rows import request_row
+from ais_bench_prefix_cache.datasets.format.rows import parsed_row, request_row
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.findings import Findings, shown
-from ais_bench_prefix_cache.foundation.strict_json import JsonError, parse_json
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 
 if TYPE_CHECKING:
@@ -139,11 +138,11 @@ class _Rows:
             first, second = (stack.enter_context(open_regular(path)) for path in (full, requests))
             for line in first:
                 where = f"{full.name} line {self.count + 1}"
-                row, partner = self._parsed(line, where), second.readline()
+                row, partner = parsed_row(line, where, self._findings), second.readline()
                 if row is not None and self._well_formed(row, where):
                     self._judge(row, where)
                     there = f"{requests.name} line {self.count + 1}"
-                    found = self._parsed(partner, there) if partner else None
+                    found = parsed_row(partner, there, self._findings) if partner else None
                     if found != request_row(row, self._output_key):
                         self._say(Code.CORRESPONDENCE, there, f"it is not the request of {where}")
                 self.count += 1
@@ -169,17 +168,6 @@ class _Rows:
             found = value_in(document, place)
             if not _same(found, wanted):
                 self._say(Code.WRONG_VALUE, f"{name}: {place}", f"it says {shown(found)}", str(wanted))
-
-    def _parsed(self, line: bytes, where: str) -> dict[str, Any] | None:
-        try:
-            row = parse_json(line)
-        except JsonError as error:
-            self._say(Code.INVALID_JSON, where, f"it {error}")
-            return None
-        if not isinstance(row, dict):
-            self._say(Code.INVALID_JSON, where, "it is not a JSON object")
-            return None
-        return row
 
     def _well_formed(self, row: Mapping[str, Any], where: str) -> bool:
         ranks = (None,) if not self._cold else range(self._ranks)
