@@ -13,8 +13,8 @@ from ais_bench_prefix_cache.datasets.format.paths import RunDirectory
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.reporting.records_file import read_records
+from ais_bench_prefix_cache.reporting.report_document import imitation_answered
 from ais_bench_prefix_cache.scenario.identity import data_sha256
-from ais_bench_prefix_cache.service.client import EMBEDDED_SERVER
 from ais_bench_prefix_cache.sweeps.sweep_directory import PLAN_NAME, SweepDirectory
 
 Settings = Mapping[str, Any]
@@ -98,7 +98,6 @@ def _measured_run(run: RunDirectory) -> MeasuredRun:
     if not records:
         raise ArtifactError.of(Code.NO_RUN, str(run.path), "this run left no records of its requests to compare")
     runtime, actual = analysis.get("runtime") or {}, analysis.get("actual") or {}
-    versions = (runtime.get("precheck") or {}).get("versions") or {}
     return MeasuredRun(
         name=run.name,
         config=config,
@@ -109,5 +108,5 @@ def _measured_run(run: RunDirectory) -> MeasuredRun:
         batch_size=int(runtime["aisbench"]["batch_size"]),
         counted_hits=actual.get("global_hits"),
         counted_tokens=actual.get("global_queries"),
-        imitation=any(EMBEDDED_SERVER in str(version) for version in versions.values()),
+        imitation=imitation_answered(analysis),
     )

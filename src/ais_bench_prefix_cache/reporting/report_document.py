@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY
+from ais_bench_prefix_cache.service.client import EMBEDDED_SERVER
 
 
 def report_document(
@@ -26,6 +27,17 @@ def report_document(
     }
 
 
+def server_versions(analysis: Mapping[str, Any]) -> list[str]:
+    """What the servers of a run said of themselves, each once, in order."""
+    precheck = (analysis.get("runtime") or {}).get("precheck") or {}
+    return sorted({str(version) for version in (precheck.get("versions") or {}).values()})
+
+
+def imitation_answered(analysis: Mapping[str, Any]) -> bool:
+    """Whether the embedded server was measured, and no real one."""
+    return any(EMBEDDED_SERVER in version for version in server_versions(analysis))
+
+
 def run_section(analysis: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
     """Who was asked what, and when."""
     service, runtime = config["service"], analysis["runtime"]
@@ -35,11 +47,10 @@ def run_section(analysis: Mapping[str, Any], config: Mapping[str, Any]) -> dict[
     mode = ", ".join(config["multimodal"]["scenarios"]) if theory is None else config["prefix_cache"]["mode"]
     if theory is not None and "turns" in theory:
         mode = f"conversations, {config['conversation']['answers']} answers"
-    versions = runtime.get("precheck", {}).get("versions", {}).values()
     return {
         "run": runtime.get("run"),
         "model": service["model"],
-        "server_versions": sorted({str(version) for version in versions}),
+        "server_versions": server_versions(analysis),
         "mode": mode,
         "requests": (theory or {}).get("requests", config["requests"]["count"]),
         "dp_size": service["dp_size"],

@@ -18,9 +18,8 @@ from ais_bench_prefix_cache.reporting.performance_tables import (
     turn_rows,
     whole_run_rows,
 )
-from ais_bench_prefix_cache.reporting.report_document import run_section
+from ais_bench_prefix_cache.reporting.report_document import imitation_answered, run_section
 from ais_bench_prefix_cache.reporting.summary_table import summary_rows
-from ais_bench_prefix_cache.service.client import EMBEDDED_SERVER
 
 
 def render_report_page(
@@ -44,7 +43,7 @@ def render_report_page(
         "run.html.j2",
         run_id=run_id,
         facts=_facts(run),
-        imitation=any(EMBEDDED_SERVER in version for version in run["server_versions"]),
+        imitation=imitation_answered(analysis),
         findings=[*analysis.get("findings", ()), *analysis.get("warnings", ())],
         prefix_cache=summary_rows(analysis),
         performance=performance,

@@ -20,7 +20,7 @@ from ais_bench_prefix_cache.reporting.drawing import (
 )
 from ais_bench_prefix_cache.reporting.page_templates import render_page
 from ais_bench_prefix_cache.reporting.performance_tables import shown
-from ais_bench_prefix_cache.service.client import EMBEDDED_SERVER
+from ais_bench_prefix_cache.reporting.report_document import imitation_answered
 from ais_bench_prefix_cache.sweeps.plan import SweepPlan
 from ais_bench_prefix_cache.sweeps.points import point_name, settings_of
 from ais_bench_prefix_cache.sweeps.results import PointResult, Sweep
@@ -227,8 +227,4 @@ def _about(files: SweepDirectory, complete: Sequence[Mapping[str, Any]]) -> dict
     run = files.run(complete[0]["point"], complete[0]["repeat"])
     config, _ = read_document(run.config, what="configuration of a run")
     analysis, _ = read_document(run.analysis, what="analysis of a run")
-    versions = analysis.get("runtime", {}).get("precheck", {}).get("versions", {}).values()
-    return {
-        "model": config["service"]["model"],
-        "imitation": any(EMBEDDED_SERVER in str(version) for version in versions),
-    }
+    return {"model": config["service"]["model"], "imitation": imitation_answered(analysis)}
