@@ -50,10 +50,10 @@ def execute(arguments: argparse.Namespace) -> int:
     """Print tables or JSON, and write a page where asked; returns the exit code, which the conditions decide."""
     from ais_bench_prefix_cache.comparisons.comparing import METRICS, THRESHOLD, compare
     from ais_bench_prefix_cache.comparisons.comparison_page import (
-        NARROW_HEADER,
+        HEADER,
         comparison_document,
+        difference_rows,
         how_judged,
-        narrow_rows,
         runs_sentence,
         write_comparison_page,
     )
@@ -74,7 +74,7 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         for point in found.points:
             print(f"{point.name}: {runs_sentence(point)}" if point.settings else runs_sentence(point))
-            print(render_grid(NARROW_HEADER, narrow_rows(point.differences)))
+            print(render_grid(HEADER, difference_rows(point.differences)))
         print(f"Verdict: {found.verdict}")
     for field, (one, other) in found.differing.items():
         note(f"note: {field} differs: {one} against {other}")

@@ -15,8 +15,7 @@ from ais_bench_prefix_cache.reporting.drawing import COLOURS, DIM, Chart, empty_
 from ais_bench_prefix_cache.reporting.page_templates import render_page
 from ais_bench_prefix_cache.reporting.performance_tables import shown
 
-HEADER = ("Figure", "Baseline", "Candidate", "Change", "Interval", "Verdict")
-NARROW_HEADER = ("Figure, ms", "Baseline", "Candidate", "Change", "Difference")
+HEADER = ("Figure, ms", "Baseline", "Candidate", "Change", "Verdict")
 _MOST_ROWS = 40
 _COLOUR_OF = {"better": COLOURS[2], "worse": COLOURS[1], "no difference shown": DIM, "too few data": DIM}
 _MARKER_OF = {"better": "v", "worse": "^", "no difference shown": "o", "too few data": "x"}
@@ -81,23 +80,8 @@ def how_judged(comparison: Comparison) -> str:
 
 
 def difference_rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
-    """The rows below :data:`HEADER`."""
-    return [
-        (
-            f"{each.metric}, {each.unit}",
-            "–" if each.baseline is None else shown(each.baseline),
-            "–" if each.candidate is None else shown(each.candidate),
-            "–" if each.change is None else f"{each.change:+.1%}",
-            "–" if each.low is None or each.high is None else f"{each.low:+.1%} to {each.high:+.1%}",
-            each.verdict,
-        )
-        for each in differences
-    ]
-
-
-def narrow_rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
-    """The rows below :data:`NARROW_HEADER`, which fit into 80 columns."""
-    short = {"no difference shown": "none shown"}
+    """The rows below :data:`HEADER`, which fit into 80 columns and on a telephone."""
+    short = {"no difference shown": "no difference"}
     return [
         (
             each.metric,
