@@ -107,10 +107,10 @@ def _write_conversations(stream: BinaryIO, source: Path, growing: GrowingFile, f
     """One conversation a line, in an array with brackets and commas around the lines; returns their number."""
     count = 0
     for line in _conversation_lines(stream, source, form):
-        if form in ARRAY_FORMS:
-            growing.write(b",\n" if count else b"[\n")
-            line = line.rstrip(b"\n")
-        growing.write(line)
+        if form not in ARRAY_FORMS:
+            growing.write(line)
+        else:
+            growing.write((b",\n" if count else b"[\n") + line.rstrip(b"\n"))
         count += 1
     if form in ARRAY_FORMS and count:
         growing.write(b"\n]\n")

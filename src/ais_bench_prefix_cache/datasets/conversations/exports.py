@@ -94,8 +94,8 @@ def turn_of(row: Mapping[str, Any], form: str) -> tuple[int, int | None, Turn]:
             hint='Prepare with conversation.answers "scripted".',
         )
     answer = row["answer"] if scripted else ""
-    values = (row[key] for key in ("conversation", "system_prompt", "question"))
-    return row["sequence_index"], row["continues"], Turn(*values, answer, row["max_tokens"], row["think_ms"])
+    turn = Turn(row["conversation"], row["system_prompt"], row["question"], answer, row["max_tokens"], row["think_ms"])
+    return row["sequence_index"], row["continues"], turn
 
 
 def whole_conversations(rows: Iterable[tuple[int, tuple[int, int | None, Turn]]]) -> Iterator[Conversation]:
