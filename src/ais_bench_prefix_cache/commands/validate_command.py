@@ -84,14 +84,14 @@ def _report(arguments: argparse.Namespace, manifest_path: Path) -> dict[str, Any
     from ais_bench_prefix_cache.datasets.format.signature import check_signature, sign, signature_path
     from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
     from ais_bench_prefix_cache.datasets.format.writing import write_content
-    from ais_bench_prefix_cache.datasets.kinds import planned_elsewhere, verify
+    from ais_bench_prefix_cache.datasets.kinds import verify
 
     if arguments.signature is not None:
         _, content = read_document(manifest_path, what="manifest")
         check_signature(manifest_path, content, arguments.signature)
     data_set = verify(manifest_path)
     report: dict[str, Any] = {"ok": True, "rows": data_set.rows, "run_id": data_set.run_id}
-    if not arguments.deep and (lacking := planned_elsewhere(data_set)):
+    if not arguments.deep and (lacking := data_set.kind.planned_elsewhere(data_set.manifest)):
         report["not_proven"] = lacking
         warn({"code": Code.NOT_PROVEN.value, "message": "not proven: " + "; ".join(lacking)})
     scenario = _own_scenario(arguments, data_set.kind)
@@ -128,7 +128,6 @@ def _deep(
 ) -> dict[str, Any]:
     """Judge the texts; says what was not proven for want of a corpus or trace."""
     from ais_bench_prefix_cache.datasets.format.engine import verify_deeply
-    from ais_bench_prefix_cache.datasets.kinds import planned_elsewhere
     from ais_bench_prefix_cache.exact_text.corpus import load_corpus
 
     config, named_by = _tokenizer(arguments, data_set, scenario)
@@ -139,7 +138,7 @@ def _deep(
         "tokenizer_named_by": named_by,
     }
     not_proven = data_set.kind.not_proven(data_set.manifest)
-    if not deep["rebuilt"] and not planned_elsewhere(data_set):
+    if not deep["rebuilt"] and not data_set.kind.planned_elsewhere(data_set.manifest):
         missing = "the corpus (--corpus)" if corpus is None else "the trace (--trace)"
         not_proven.insert(0, f"that making the prompts again gives the same bytes: {missing} is not at hand")
     if not_proven:
