@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 from aiperf.dataset.loader.multi_turn import MultiTurnDatasetLoader
 
-path = sys.argv[1]
-with open(path, encoding="utf-8") as lines:
+path = Path(sys.argv[1])
+with path.open(encoding="utf-8") as lines:
     first = json.loads(next(lines))
-loader = MultiTurnDatasetLoader(filename=path)
+loader = MultiTurnDatasetLoader(filename=str(path))
 conversations = loader.convert_to_conversations(loader.load_dataset())
 found = [
     {
