@@ -57,11 +57,13 @@ $(CHECK_VENV)/.installed: pyproject.toml constraints.txt
 	$(CHECK_RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+ROOM_SOURCE = src/ais_bench_prefix_cache/$(ROOM)
+ROOM_TESTS = $(wildcard tests/unit/$(ROOM))
 check: $(CHECK_VENV)/.installed
-	@test -d "tests/unit/$(ROOM)" || { echo "name a room: make check ROOM=$$(ls tests/unit | grep -v '[._]' | paste -sd '|')"; exit 2; }
-	$(CHECK_RUN) -m ruff check src/ais_bench_prefix_cache/$(ROOM) tests/unit/$(ROOM)
-	$(CHECK_RUN) -m mypy --cache-dir $(CHECK_VENV)/mypy src/ais_bench_prefix_cache/$(ROOM) tests/unit/$(ROOM)
-	$(CHECK_RUN) -m pytest -q -m "not aisbench" -n 2 tests/unit/$(ROOM)
+	@test -n "$(ROOM)" -a -d "$(ROOM_SOURCE)" || { echo "name a room: make check ROOM=$$(cd src/ais_bench_prefix_cache && ls -d [a-z]*/ | tr -d '/' | paste -sd '|')"; exit 2; }
+	$(CHECK_RUN) -m ruff check $(ROOM_SOURCE) $(ROOM_TESTS)
+	$(CHECK_RUN) -m mypy --cache-dir $(CHECK_VENV)/mypy $(ROOM_SOURCE) $(ROOM_TESTS)
+	$(if $(ROOM_TESTS),$(CHECK_RUN) -m pytest -q -m "not aisbench" -n 2 $(ROOM_TESTS),@echo "no unit tests; docs/architecture.md says where it is tested:"; grep '`$(ROOM)/[^|]*|$$' docs/architecture.md)
 
 # The parts of the suite that need neither AISBench nor a real server.
 WITHOUT_AISBENCH := -m "not aisbench and not real" tests/unit tests/golden tests/property
