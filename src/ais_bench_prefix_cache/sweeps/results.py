@@ -156,9 +156,9 @@ def _point(
         complete=len(complete),
         failed=failed,
         batch_size=in_flight if complete else None,
-        theoretical_hit_rate=_rate(complete, "theoretical"),
+        theoretical_hit_rate=_rate(complete, "theoretical", "theoretical"),
         reachable_hit_rate=_reachable(complete),
-        counted_hit_rate=_rate(complete, "counted"),
+        counted_hit_rate=_rate(complete, "counted", "counted"),
         as_planned=bool(complete) and all(row["as_planned"] for row in complete),
         figures=figures,
         uncached_tokens=tuple(
@@ -206,11 +206,11 @@ def failed_row(error: PrefixCacheError) -> Row:
     return {"status": "failed", "error_code": str(first.code), "error": said, "exit_code": error.exit_code}
 
 
-def _rate(complete: Sequence[Row], kind: str) -> float | None:
-    """Over all runs of a point: hit tokens over tokens."""
-    known = [row for row in complete if row[f"{kind}_input_tokens"]]
-    tokens = sum(row[f"{kind}_input_tokens"] for row in known)
-    return sum(row[f"{kind}_hit_tokens"] for row in known) / tokens if tokens else None
+def _rate(complete: Sequence[Row], hits: str, tokens: str) -> float | None:
+    """Over all runs of a point: hit tokens over tokens, each as theoretical, reachable or counted."""
+    known = [row for row in complete if row[f"{tokens}_input_tokens"]]
+    total = sum(row[f"{tokens}_input_tokens"] for row in known)
+    return sum(row[f"{hits}_hit_tokens"] for row in known) / total if total else None
 
 
 def _reachable_hits(analysis: Mapping[str, Any]) -> int | None:
@@ -226,10 +226,9 @@ def _reachable_hits(analysis: Mapping[str, Any]) -> int | None:
 
 
 def _reachable(complete: Sequence[Row]) -> float | None:
-    rows = [(row.get("reachable_hit_tokens"), row["theoretical_input_tokens"]) for row in complete]
-    if not rows or any(hits is None or not tokens for hits, tokens in rows):
-        return None
-    return sum(hits for hits, _ in rows) / sum(tokens for _, tokens in rows)
+    """Over all runs of a point, if each of them has it."""
+    known = all(row.get("reachable_hit_tokens") is not None for row in complete)
+    return _rate(complete, "reachable", "theoretical") if known else None
 
 
 def _line_name(point: PointResult) -> str:
