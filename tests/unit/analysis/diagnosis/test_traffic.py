@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.doubles.metric_texts import engine, vllm_text
@@ -237,7 +238,7 @@ def message(evidence: Evidence) -> str:
     ],
 )
 def test_missing_tokens_are_a_special_token_only_where_nothing_shorter_explains_them(
-    counts: int, more: dict[str, float], code: str
+    counts: int, more: dict[str, Any], code: str
 ) -> None:
     evidence = counted(counts, 576, **more)
     assert of(evidence) == [(code, "error")]
@@ -255,8 +256,8 @@ def test_missing_tokens_of_as_many_requests_as_one_has_tokens_are_no_special_tok
 
 
 def test_missing_tokens_beside_failed_requests_are_the_requests() -> None:
-    for more in ({}, {"request_success": 10}):
-        assert of(facts(counted(990, 576, **more), failed_requests=1)) == [("REQUESTS_MISSING", "error")]
+    for evidence in (counted(990, 576), counted(990, 576, request_success=10)):
+        assert of(facts(evidence, failed_requests=1)) == [("REQUESTS_MISSING", "error")]
 
 
 def test_a_long_template_is_as_many_tokens_more_where_the_server_counts_the_requests() -> None:
