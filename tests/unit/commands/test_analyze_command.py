@@ -176,8 +176,9 @@ def test_warnings_and_findings_go_to_stderr_and_never_change_the_exit_code(
     assert code == 0
     assert [finding["code"] for finding in json.loads(out)["findings"]] == ["RANK_HEADER_IGNORED"]
     assert err == (
-        "error finding [RANK_HEADER_IGNORED] all planned tokens were counted, but on other ranks than planned: the "
-        "server, or a router before it, did not follow X-data-parallel-rank\n"
+        "error finding [RANK_HEADER_IGNORED] all planned tokens were counted, but on other ranks than planned, which "
+        "is consistent with a server, or a router before it, that does not follow X-data-parallel-rank, and with "
+        "requests that are missing on one rank beside foreign ones on another\n"
         "    Use vLLM 0.11.1 or later, or one entry point for each rank; a proxy in between must pass the header on, "
         "and "
         "no cache-aware router may choose the rank.\n"
