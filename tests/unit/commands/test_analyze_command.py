@@ -199,7 +199,7 @@ def test_warnings_and_findings_go_to_stderr_and_never_change_the_exit_code(
             vllm_text(engine(5, 0), engine(4, 0)),
             'finding [COUNTERS_FELL] rank 1: vllm:prefix_cache_queries_total{{engine="1",model_name="m"}} fell from 5 '
             "to 4\n"
-            "    Counters only fall when the server restarts; or the two files are swapped.\n"
+            "    Counters only fall when the server restarts or another one answers; or the two files are swapped.\n"
             'error [SNAPSHOT_COUNTER_FELL] rank 1: vllm:prefix_cache_queries_total{{engine="1",model_name="m"}} fell '
             "from 5 to 4\n"
             "    the server was restarted in between, or the two files are swapped\n",
