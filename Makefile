@@ -19,6 +19,7 @@ NEWEST ?= python3.13
 VENV := .venv
 VLLM_VENV := .venv-vllm
 SGLANG_VENV := .venv-sglang
+AIPERF_VENV := .venv-aiperf
 CHECK_VENV := .venv-check
 RELEASE_VENV := .venv-release
 RUN := $(VENV)/bin/python
@@ -98,9 +99,14 @@ $(SGLANG_VENV)/.installed: tests/real/install_sglang.py tests/real/sglang_requir
 	$(PYTHON) tests/real/install_sglang.py $(SGLANG_VENV)
 	touch $@
 
+$(AIPERF_VENV)/.installed:
+	$(PYTHON) -m venv $(AIPERF_VENV)
+	$(AIPERF_VENV)/bin/python -m pip install -q --disable-pip-version-check aiperf==0.13.0
+	touch $@
+
 test-real: test-real-vllm test-real-sglang
 
-test-real-vllm: $(INSTALLED) $(VLLM_VENV)/.installed
+test-real-vllm: $(INSTALLED) $(VLLM_VENV)/.installed $(AIPERF_VENV)/.installed
 	$(RUN) -m pytest tests/real -m "real and not sglang" -n 2
 
 test-real-sglang: $(INSTALLED) $(SGLANG_VENV)/.installed
@@ -132,4 +138,4 @@ bench: $(INSTALLED)
 	$(RUN) -m tests.benchmarks.run_all
 
 clean:
-	rm -rf $(VENV) $(CHECK_VENV) $(RELEASE_VENV) $(VLLM_VENV) .venv-oldest .venv-newest
+	rm -rf $(VENV) $(CHECK_VENV) $(RELEASE_VENV) $(VLLM_VENV) $(SGLANG_VENV) $(AIPERF_VENV) .venv-oldest .venv-newest

@@ -51,10 +51,12 @@ def execute(arguments: argparse.Namespace) -> int:
     from ais_bench_prefix_cache.comparisons.comparing import METRICS, THRESHOLD, compare
     from ais_bench_prefix_cache.comparisons.comparison_page import (
         HEADER,
+        TURN_HEADER,
         comparison_document,
         difference_rows,
         how_judged,
         runs_sentence,
+        turn_rows,
         write_comparison_page,
     )
     from ais_bench_prefix_cache.foundation.grid_table import render_grid
@@ -75,6 +77,8 @@ def execute(arguments: argparse.Namespace) -> int:
         for point in found.points:
             print(f"{point.name}: {runs_sentence(point)}" if point.settings else runs_sentence(point))
             print(render_grid(HEADER, difference_rows(point.differences)))
+            if point.turns:
+                print(render_grid(TURN_HEADER, turn_rows(point.turns)))
         print(f"Verdict: {found.verdict}")
     for field, (one, other) in found.differing.items():
         note(f"note: {field} differs: {one} against {other}")

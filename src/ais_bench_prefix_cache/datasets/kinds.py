@@ -72,7 +72,7 @@ def verify_data_set(manifest_path: Path) -> VerifiedDataSet:
 
 def planned_here(data_set: VerifiedDataSet) -> VerifiedDataSet:
     """The data set, if this version's plan of its configuration gives it. Raises :class:`ArtifactError` otherwise."""
-    lacking = data_set.kind.planned_elsewhere(data_set.manifest)
+    lacking = data_set.planned_elsewhere
     if lacking:
         message = "nothing proves " + "; ".join(lacking)
         hint = "It can be validated and analyzed; to run, prepare it with this version."
