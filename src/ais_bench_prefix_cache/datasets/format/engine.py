@@ -70,6 +70,12 @@ class VerifiedDataSet:
         return files
 
     @property
+    def rows_sha256(self) -> dict[str, str]:
+        """The digest of each file of rows: two runs of the same ones sent the same requests."""
+        artifacts: Mapping[str, Mapping[str, Any]] = self.manifest["artifacts"]
+        return {key: entry["sha256"] for key, entry in artifacts.items() if "sha256" in entry}
+
+    @property
     def first_file(self) -> Path:
         """The file whose rows say everything."""
         return next(iter(self.row_files().values()))

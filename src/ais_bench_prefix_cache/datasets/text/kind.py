@@ -58,7 +58,7 @@ from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
 from ais_bench_prefix_cache.planning.plan import Plan
 from ais_bench_prefix_cache.planning.summary import inspect_summary, length_summary, trajectory_summary
-from ais_bench_prefix_cache.scenario.model import Scenario
+from ais_bench_prefix_cache.scenario.model import CorpusSelection, Scenario
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
@@ -138,6 +138,15 @@ class TextLedger(Ledger):
         self._warmups = warmups
         self._seed_digests: set[str] = set()
         self._divergence_digests: set[str] = set()
+        self._corpus: dict[int, str] = {}
+        self._selected = _selected_rows(scenario.corpus.selection)
+        self._selected_by_group = {
+            group: _selected_rows(override.corpus_selection)
+            for group, override in scenario.prefix_cache.groups.overrides.items()
+            if override.corpus_selection is not None
+        }
+        for prefix in prefixes:
+            self._corpus.update(zip(prefix.corpus_indices, prefix.corpus_sha256, strict=True))
         self._columns_from = -1
         self._columns: list[tuple[int, ...]] = []
 
@@ -224,8 +233,27 @@ class TextLedger(Ledger):
         if len(row["gsm_indices"]) != len(row["gsm_hashes"]):
             message = f"it has {len(row['gsm_hashes'])} digests"
             findings.add(Code.WRONG_VALUE, f"{where}: gsm_hashes", message, allowed="one for each of gsm_indices")
+            return
+        group = self._planned(index)[1]
+        self._check_origins(group, row["gsm_indices"], row["gsm_hashes"], where, findings)
+
+    def _check_origins(
+        self, group: int, rows: Sequence[int], digests: Sequence[str], where: str, findings: Findings
+    ) -> None:
+        """Rows of the corpus are those that the group's selection names, and each has one digest."""
+        selected = self._selected_by_group.get(group, self._selected)
+        for row, digest in zip(rows, digests, strict=True):
+            if self._corpus.setdefault(row, digest) != digest:
+                message = f"row {row} of the corpus has another digest elsewhere"
+                findings.add(Code.WRONG_VALUE, f"{where}: gsm_hashes", message)
+            if selected is not None and row not in selected and digest not in selected:
+                message = f"row {row} of the corpus is not one that {group_name(group)} takes"
+                findings.add(Code.WRONG_VALUE, f"{where}: gsm_indices", message)
 
     def finish(self, name: str, findings: Findings) -> None:
+        for group, prefix in enumerate(self.prefixes):
+            where = f"groups.{group_name(group)}"
+            self._check_origins(group, prefix.corpus_indices, prefix.corpus_sha256, where, findings)
         for key, digests in (
             ("seed_sha256", self._seed_digests),
             ("divergence_block_sha256", self._divergence_digests),
@@ -435,6 +463,13 @@ def _recorded(paths: RunPaths, manifest: Mapping[str, Any], rows: int | None, fi
     except ArtifactError as error:
         findings.extend(error.problems)
         return None
+
+
+def _selected_rows(selection: CorpusSelection) -> frozenset[int | str] | None:
+    """The numbers and digests of the corpus rows that a selection names; None where they are drawn."""
+    if selection.mode == "random":
+        return None
+    return frozenset([*selection.indices, *(digest.lower() for digest in selection.question_sha256)])
 
 
 def text_content(scenario: Scenario, plan: Plan, prompts: PromptSet) -> Content:
