@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from ais_bench_prefix_cache.datasets.conversations.plan_replay import ReplayedTurn, replay_conversations
-from ais_bench_prefix_cache.datasets.format.capacity import capacity_warnings
+from ais_bench_prefix_cache.datasets.format.capacity import KeptHits, capacity_warnings
 from ais_bench_prefix_cache.datasets.format.documents import is_count
 from ais_bench_prefix_cache.datasets.format.kind import (
     Content,
@@ -204,7 +204,8 @@ class ConversationLedger(Ledger):
 def plan_warnings(scenario: Scenario, plan: ConversationPlan) -> list[dict[str, Any]]:
     """That a server of known size forgets what the plan counts on, with ``batch_size`` conversations under way."""
     blocks = scenario.service.kv_cache_blocks
-    if blocks is None:
+    # What SGLang's tree keeps of histories is not replayed.
+    if blocks is None or scenario.service.engine == "sglang":
         return []
     turns = [
         ReplayedTurn(
@@ -226,7 +227,9 @@ def plan_warnings(scenario: Scenario, plan: ConversationPlan) -> list[dict[str, 
         ranks=plan.dp_size,
         num_blocks=None,
     )
-    return [] if replay is None else capacity_warnings(replay.capacity_curve(), blocks, plan.total.shared)
+    if replay is None:
+        return []
+    return capacity_warnings(KeptHits.by_curve(replay.capacity_curve(), blocks, plan.total.shared), plan.total.shared)
 
 
 def planned_row(

@@ -45,7 +45,7 @@ from ais_bench_prefix_cache.datasets.format.rows import (
     request_row,
 )
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
-from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, planned_capacity_curve
+from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, planned_kept_hits
 from ais_bench_prefix_cache.datasets.text.prompt_set import PromptSet, WarmupPrompt
 from ais_bench_prefix_cache.datasets.text.recorded_lengths import with_lengths_of_rows
 from ais_bench_prefix_cache.datasets.text.request_seeds import request_random_seed
@@ -671,8 +671,15 @@ def plan_warnings(scenario: Scenario, plan: Plan) -> list[dict[str, Any]]:
     blocks = scenario.service.kv_cache_blocks
     if blocks is None:
         return warnings
-    curve = planned_capacity_curve(_planned_requests(plan), block_size=plan.block_size, ranks=plan.dp_size)
-    return warnings + capacity_warnings(curve, blocks, plan.total_hit_tokens)
+    kept = planned_kept_hits(
+        _planned_requests(plan),
+        engine=scenario.service.engine,
+        block_size=plan.block_size,
+        ranks=plan.dp_size,
+        num_blocks=blocks,
+        planned_hits=plan.total_hit_tokens,
+    )
+    return warnings + capacity_warnings(kept, plan.total_hit_tokens)
 
 
 def _planned_requests(plan: Plan) -> Iterator[PlannedRequest]:
