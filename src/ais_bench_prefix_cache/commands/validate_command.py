@@ -85,7 +85,7 @@ def _report(arguments: argparse.Namespace, choice: Chosen) -> dict[str, Any]:
     from ais_bench_prefix_cache.datasets.format.signature import check_signature, sign, signature_path
     from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
     from ais_bench_prefix_cache.datasets.format.writing import write_content
-    from ais_bench_prefix_cache.datasets.kinds import planned_elsewhere, verify
+    from ais_bench_prefix_cache.datasets.kinds import verify
 
     manifest_path = choice.manifest
     if arguments.signature is not None:
@@ -93,7 +93,7 @@ def _report(arguments: argparse.Namespace, choice: Chosen) -> dict[str, Any]:
         check_signature(manifest_path, content, arguments.signature)
     data_set = verify(manifest_path)
     report: dict[str, Any] = {"ok": True, "rows": data_set.rows, "run_id": data_set.run_id}
-    lacking = [] if arguments.deep else planned_elsewhere(data_set)
+    lacking = [] if arguments.deep else data_set.planned_elsewhere
     if choice.run is not None or data_set.analysis.get("status") in MEASURED_STATUSES:
         from ais_bench_prefix_cache.running.recounting import recount, with_analysis_of
 
@@ -135,7 +135,6 @@ def _deep(
 ) -> dict[str, Any]:
     """Judge the texts; says what was not proven for want of a corpus or trace."""
     from ais_bench_prefix_cache.datasets.format.engine import verify_deeply
-    from ais_bench_prefix_cache.datasets.kinds import planned_elsewhere
     from ais_bench_prefix_cache.exact_text.corpus import load_corpus
 
     config, named_by = _tokenizer(arguments, data_set, scenario)
@@ -146,7 +145,7 @@ def _deep(
         "tokenizer_named_by": named_by,
     }
     not_proven = data_set.kind.not_proven(data_set.manifest)
-    if not deep["rebuilt"] and not planned_elsewhere(data_set):
+    if not deep["rebuilt"] and not data_set.planned_elsewhere:
         missing = "the corpus (--corpus)" if corpus is None else "the trace (--trace)"
         not_proven.insert(0, f"that making the prompts again gives the same bytes: {missing} is not at hand")
     if not_proven:

@@ -30,7 +30,6 @@ from ais_bench_prefix_cache.datasets.format.documents import open_regular, read_
 from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory
 from ais_bench_prefix_cache.datasets.format.rows import read_rows
-from ais_bench_prefix_cache.datasets.kinds import planned_elsewhere
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, SnapshotError
 from ais_bench_prefix_cache.foundation.findings import Findings
@@ -72,7 +71,7 @@ def recount(data_set: VerifiedDataSet, run: RunDirectory | None = None) -> list[
     analysis = data_set.analysis
     if analysis.get("status") not in MEASURED_STATUSES:
         return []
-    if planned_elsewhere(data_set):
+    if data_set.planned_elsewhere:
         return ["what was measured: another program may have written it"]
     runtime = restored(lambda found: dict(found["runtime"]), analysis, "runtime")
     sent = runtime.get("rows_sha256", data_set.rows_sha256)

@@ -63,6 +63,11 @@ class VerifiedDataSet:
         """The run's name with its time stamp; for kinds without one the name of the files."""
         return self.paths.run_id
 
+    @property
+    def planned_elsewhere(self) -> list[str]:
+        """What nothing proves where this version's plan does not give the data set; empty for all others."""
+        return self.kind.planned_elsewhere(self.manifest)
+
     def row_files(self) -> dict[str, Path]:
         """The files of rows under their keys in the manifest's ``artifacts``."""
         files = self.kind.row_files(self.paths, self.manifest)

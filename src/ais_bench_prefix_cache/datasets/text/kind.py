@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from ais_bench_prefix_cache.datasets.format.capacity import capacity_warnings
 from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256
+from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.kind import (
     Content,
     DataSetKind,
@@ -49,6 +50,7 @@ from ais_bench_prefix_cache.datasets.text.prompt_set import PromptSet, WarmupPro
 from ais_bench_prefix_cache.datasets.text.recorded_lengths import with_lengths_of_rows
 from ais_bench_prefix_cache.datasets.text.request_seeds import request_random_seed
 from ais_bench_prefix_cache.datasets.text.sizes import plan_if_it_fits, require_room
+from ais_bench_prefix_cache.datasets.text.written_elsewhere import lacking_proofs, verify_recorded, written_elsewhere
 from ais_bench_prefix_cache.exact_text.token_digests import token_ids_sha256
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
@@ -418,11 +420,15 @@ class TextKind(DataSetKind):
         warmups = _recorded_warmups(manifest.get("warmup"), plan, f"{where}: warmup.plan", findings)
         return None if warmups is None else TextLedger(scenario, plan, prefixes, warmups)
 
-    def not_proven(self, manifest: Mapping[str, Any]) -> list[str]:
-        from ais_bench_prefix_cache.datasets.text.written_elsewhere import lacking_proofs, written_elsewhere
+    def planned_elsewhere(self, manifest: Mapping[str, Any]) -> list[str]:
+        return lacking_proofs(manifest) if written_elsewhere(manifest) else []
 
-        if written_elsewhere(manifest):
-            return lacking_proofs(manifest)
+    def verify_recorded(self, path: Path, manifest: dict[str, Any], content: bytes) -> VerifiedDataSet:
+        return verify_recorded(self, path, manifest, content)
+
+    def not_proven(self, manifest: Mapping[str, Any]) -> list[str]:
+        if lacking := self.planned_elsewhere(manifest):
+            return lacking
         if not any(True for _ in csv_rules(manifest["effective_config"])):
             return []
         return ["that the lengths are those of the CSV file that the Scenario named, which is not part of the data set"]
@@ -431,7 +437,6 @@ class TextKind(DataSetKind):
         self, paths: RunPaths, manifest: Mapping[str, Any], sources: Sources, trace: Path | None
     ) -> Content | None:
         from ais_bench_prefix_cache.datasets.text.assembly import build_prompt_set
-        from ais_bench_prefix_cache.datasets.text.written_elsewhere import written_elsewhere
 
         if written_elsewhere(manifest):
             return None
