@@ -32,7 +32,8 @@ _OF_PROBLEM: Mapping[Code, tuple[Code, str]] = {
     ),
     Code.SNAPSHOT_RESTART: (
         Code.SERVER_RESTARTED,
-        "Find out why the server restarted (memory, a crash) and run again; counters start anew with the process.",
+        "Find out whether the server restarted (memory, a crash) or several stand behind one address, and run again "
+        "with one process.",
     ),
     Code.SNAPSHOT_SERIES_CHANGED: (
         Code.SERIES_CHANGED,
@@ -40,7 +41,7 @@ _OF_PROBLEM: Mapping[Code, tuple[Code, str]] = {
     ),
     Code.SNAPSHOT_COUNTER_FELL: (
         Code.COUNTERS_FELL,
-        "Counters only fall when the server restarts; or the two files are swapped.",
+        "Counters only fall when the server restarts or another one answers; or the two files are swapped.",
     ),
     Code.SNAPSHOT_HITS_ABOVE_QUERIES: (
         Code.HITS_ABOVE_QUERIES,
@@ -102,13 +103,16 @@ def _ranks_where(snapshot: MetricsSnapshot | None, holds: Callable[[Engine], boo
 
 def _caching_off(evidence: Evidence) -> Finding | None:
     off = sorted(rank for rank, config in evidence.configs.items() if config.prefix_caching is False)
-    if not off:
+    if not off or evidence.as_planned:
         return None
+    delta = evidence.delta
+    hit = delta is not None and any(rank in delta.by_rank and delta.by_rank[rank].hits for rank in off)
     return Finding(
         Code.PREFIX_CACHING_OFF,
-        "error",
-        "the server says that prefix caching is off (cache_config_info: enable_prefix_caching)",
-        {"ranks": off, "counted_queries": evidence.delta.queries if evidence.delta else 0},
+        "note" if hit else "error",
+        "the server says that prefix caching is off (cache_config_info: enable_prefix_caching)"
+        + (", and counted hits all the same" if hit else ""),
+        {"ranks": off, "counted_queries": delta.queries if delta else 0},
         "Start the server with --enable-prefix-caching.",
     )
 
@@ -146,6 +150,27 @@ def _reset(evidence: Evidence) -> Finding | None:
             numbers,
             again + " An external KV tier needs reset_external=true.",
         )
+    return None
+
+
+def _shown_twice(evidence: Evidence) -> Finding | None:
+    """One server's text in the place of two: its engines then count twice."""
+    first: dict[tuple[Any, ...], int] = {}
+    for rank, engine in (evidence.after.by_rank if evidence.after is not None else {}).items():
+        # No two processes create their counters in the same instant and count the same.
+        look = (tuple(sorted(engine.series.items())), tuple(sorted(engine.created.items())))
+        if not engine.created or not any(engine.series.values()):
+            continue
+        other = first.setdefault(look, rank)
+        if other != rank and evidence.after is not None and evidence.after.by_rank[other].source != engine.source:
+            return Finding(
+                Code.RANKS_MISSING,
+                "warning",
+                f"two texts show the same series, values and times of creation for the ranks {other} and {rank}, which "
+                "is consistent with one server's text given twice",
+                {"ranks": [other, rank], "texts": [evidence.after.by_rank[other].source, engine.source]},
+                "Give the text of each port once; look whether two metrics URLs are names of one server.",
+            )
     return None
 
 
@@ -266,6 +291,7 @@ def _responses_differ(evidence: Evidence) -> Finding | None:
 RULES: tuple[Rule, ...] = (
     _caching_off,
     _reset,
+    _shown_twice,
     _block_counters,
     _no_hit_series,
     _busy_at("baseline"),

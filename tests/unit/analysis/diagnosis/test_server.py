@@ -12,6 +12,7 @@ from tests.doubles.run_evidence import EXACT, WARM, between, counted, facts, ref
 from ais_bench_prefix_cache.analysis.diagnosis.diagnose import diagnose
 from ais_bench_prefix_cache.analysis.diagnosis.evidence import Evidence
 from ais_bench_prefix_cache.analysis.run_facts import ResetFact
+from ais_bench_prefix_cache.counters.difference import difference
 from ais_bench_prefix_cache.foundation.codes import Code
 
 Prom = Callable[[str], str]
@@ -70,7 +71,8 @@ CASES: list[tuple[Code, Evidence, str, str]] = [
         Code.SERVER_RESTARTED,
         refused(vllm_text(engine(0, 0)), vllm_text(engine(100, 64), start=950.0)),
         "error",
-        "process_start_time_seconds: the server was restarted between the snapshots: it was 900.000, it is 950.000",
+        "process_start_time_seconds: the snapshots are of different processes: it was restarted in between, or another "
+        "server answered (it was 900.000, it is 950.000)",
     ),
     (
         Code.ROLES_MIXED,
@@ -176,3 +178,41 @@ def test_a_replaced_worker_is_named_by_its_series() -> None:
         'rank 0: vllm:prefix_cache_queries_total{WorkerId="b",engine="0",model_name="m"} appeared between the '
         "snapshots; it is 900",
     ]
+
+
+def test_a_process_that_was_started_before_the_first_one_is_no_restart() -> None:
+    (finding,) = diagnose(refused(vllm_text(engine(0, 0), start=950.0), vllm_text(engine(100, 64))))
+    assert finding.code == "SERVER_RESTARTED"
+    assert finding.message == (
+        "process_start_time_seconds: the snapshots are of different processes, and the second was started before the "
+        "first: the files are swapped, or another server answered (it was 950.000, it is 900.000)"
+    )
+
+
+def test_hits_that_were_counted_outweigh_a_label_that_says_that_nothing_is_cached() -> None:
+    off = {"enable_prefix_caching": "False"}
+    assert diagnose(counted(1000, 576, config=off)) == []
+    findings = diagnose(counted(1000, 560, config=off))
+    assert [(finding.code, finding.severity) for finding in findings] == [
+        ("HITS_MISSING", "warning"),
+        ("PREFIX_CACHING_OFF", "note"),
+    ]
+    (nothing,) = diagnose(counted(1000, 0, config=off))
+    assert (nothing.code, nothing.severity) == ("PREFIX_CACHING_OFF", "error")
+
+
+def test_one_text_in_the_place_of_two_is_named() -> None:
+    def two_ports(created: float) -> Evidence:
+        early, late = (
+            snapshot(vllm_text(engine(*counts)), vllm_text(engine(*counts), created=created), dp_size=2)
+            for counts in ((0, 0), (500, 288))
+        )
+        return Evidence(replace(WARM, dp_size=2), early, late, difference(early, late))
+
+    (finding,) = diagnose(two_ports(1000.0))
+    assert (finding.code, finding.severity, finding.evidence["ranks"]) == ("RANKS_MISSING", "warning", [0, 1])
+    assert finding.message == (
+        "two texts show the same series, values and times of creation for the ranks 0 and 1, which is consistent with "
+        "one server's text given twice"
+    )
+    assert diagnose(two_ports(1000.25)) == []
