@@ -44,6 +44,7 @@ from ais_bench_prefix_cache.datasets.format.rows import (
     request_id,
     request_row,
 )
+from ais_bench_prefix_cache.datasets.format.targets import deviation_warnings
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, planned_kept_hits
 from ais_bench_prefix_cache.datasets.text.prompt_set import PromptSet, WarmupPrompt
@@ -386,7 +387,8 @@ class TextKind(DataSetKind):
             f"{len(plan)} requests, {plan.total_input_tokens} input tokens, planned by {trajectory.path} "
             f"({trajectory.status}), theoretical hit rate {plan.theoretical_hit_rate:.6f}"
         )
-        return Inspection(inspect_summary(scenario, plan), plan_warnings(scenario, plan), note)
+        summary, warnings = inspect_summary(scenario, plan), plan_warnings(scenario, plan)
+        return Inspection(summary, warnings, note, len(plan), plan.theoretical_hit_rate)
 
     def prepare(self, preparation: Preparation) -> Content:
         scenario = preparation.scenario
@@ -402,7 +404,9 @@ class TextKind(DataSetKind):
         content = text_content(scenario, plan, prompts)
         assert isinstance(content.ledger, TextLedger)
         batches = text_batches(scenario, prompts, content.ledger, preparation.workers, preparation.ray)
-        return replace(content, batches=batches)
+        proof = sources.tokenizer.join_proof
+        alone = None if proof.proven else f"nothing proves that words are encoded one by one: {proof.reason}"
+        return replace(content, batches=batches, one_process=alone)
 
     def ledger(
         self, paths: RunPaths, manifest: Mapping[str, Any], records: Mapping[str, FileRecord], findings: Findings
@@ -709,20 +713,7 @@ def target_warnings(plan: Plan, target_warning_pp: float) -> list[dict[str, Any]
                 "reachable_max": reachable_max,
             }
         )
-    difference = abs(signed_difference_pp(plan))
-    if difference > target_warning_pp:
-        warnings.append(
-            {
-                "code": Code.TARGET_DEVIATION.value,
-                "message": f"the theoretical hit rate {plan.theoretical_hit_rate:.4f} is {difference:.2f} percentage "
-                f"points away from the requested {requested:.4f} (warning above {target_warning_pp:g})",
-                "requested_target_hit_rate": requested,
-                "theoretical_hit_rate": plan.theoretical_hit_rate,
-                "difference_pp": difference,
-                "threshold_pp": float(target_warning_pp),
-            }
-        )
-    return warnings
+    return [*warnings, *deviation_warnings(requested, plan.theoretical_hit_rate, target_warning_pp)]
 
 
 def trajectory_warnings(plan: Plan) -> list[dict[str, Any]]:
