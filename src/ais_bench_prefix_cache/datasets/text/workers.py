@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ais_bench_prefix_cache.datasets.format.rows import LineBatch
-from ais_bench_prefix_cache.datasets.text.kind import PrefixOrigin, TextLedger
+from ais_bench_prefix_cache.datasets.text.kind import TextLedger
+from ais_bench_prefix_cache.datasets.text.plan_sections import PrefixOrigin
 from ais_bench_prefix_cache.datasets.text.text_lines import TextLines
 from ais_bench_prefix_cache.foundation.ray_cluster import ray_cluster
 
