@@ -101,7 +101,7 @@ def write_data_set(
         written = 0
         for batch in content.batches or _batches(content.rows, ledger, findings):
             for file, lines in zip(growing.values(), batch.lines, strict=True):
-                file.write(lines)
+                file.write(lines, batch.rows)
             written += batch.rows
             show(written)
         findings.raise_if_any()
