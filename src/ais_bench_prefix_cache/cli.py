@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import importlib
 import io
 import os
@@ -54,6 +55,9 @@ COMMANDS = {
 }
 """Subcommands in the order of ``--help``, with what it says about them; each is ``commands/<name>_command.py``."""
 
+
+_PLAIN = "ais_bench_prefix_cache.plain"
+_PLAIN_LINES = dict.fromkeys("╒╤╕╞╪╡├┼┤╘╧╛", "+") | {"│": "|", "─": "-", "═": "=", "█": "#"}
 
 _EXAMPLES_TITLE = "examples:"
 EXAMPLES = """\
@@ -136,10 +140,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _never_fail_to_write() -> None:
-    """A terminal or pipe that is not UTF-8 gets ``?`` for a character that it does not have, instead of an error."""
+    """A terminal or pipe that is not UTF-8 gets plain lines for drawn ones, ``?`` for what else it lacks."""
+    codecs.register_error(_PLAIN, _plainly)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors=_PLAIN)
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    unknown = error.object[error.start : error.end]
+    return "".join(_PLAIN_LINES.get(character, "?") for character in unknown), error.end
 
 
 def _execute(arguments: argparse.Namespace) -> int:

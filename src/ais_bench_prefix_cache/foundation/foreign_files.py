@@ -15,6 +15,14 @@ _PACKED = {
     b"7z\xbc\xaf": "a 7z archive",
 }
 
+_OF_ANOTHER_KIND = {
+    b"\x89PNG\r\n": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"%PDF-": "a PDF document",
+    b"SQLite format 3\x00": "an SQLite database",
+    b"ARROW1": "an Arrow file",
+}
+
 
 @dataclass(frozen=True)
 class ForeignFile:
@@ -42,6 +50,9 @@ def foreign_file(head: bytes) -> ForeignFile | None:
     for magic, what in _PACKED.items():
         if head.startswith(magic):
             return ForeignFile(what, "Unpack it; of packed files only gzip is read.")
+    for magic, what in _OF_ANOTHER_KIND.items():
+        if head.startswith(magic):
+            return ForeignFile(what, "Name the file that was meant.")
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:64].lower()
     if start.startswith((b"<!doctype html", b"<html", b"<head", b"<?xml", b"<!--")):
         return HTML_PAGE

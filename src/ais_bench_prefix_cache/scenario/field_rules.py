@@ -192,7 +192,8 @@ def _check_inference_path(fields: CheckedFields, end: str, reason: str, *, but_n
             path = urlsplit(url).path.rstrip("/") if fields.findings.sound(at) else end
             if not path.endswith(end) or (but_not and path.endswith(but_not)):
                 full = end if end.startswith("/v1") else f"/v1{end}"
-                fields.findings.report(at, Code.WRONG_URL, reason, allowed=f'a URL that ends with "{full}"')
+                hint = f"Add {full.removeprefix(path)} to it." if path in ("", "/v1") else None
+                fields.findings.report(at, Code.WRONG_URL, reason, allowed=f'a URL that ends with "{full}"', hint=hint)
 
 
 def usable_api_key(api_key: str) -> bool:

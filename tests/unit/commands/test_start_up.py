@@ -83,6 +83,18 @@ def test_help_on_a_terminal_that_is_not_utf_8(command: str, encoding: str) -> No
     assert done.stdout.startswith(b"usage: ")
 
 
+def test_a_table_on_a_terminal_without_drawn_lines_has_plain_ones() -> None:
+    command = [sys.executable, "-m", PACKAGE, "batching", "--slots", "2", "--output-tokens", "2,4"]
+
+    def shown(encoding: str) -> str:
+        environment = os.environ | {"PYTHONIOENCODING": encoding}
+        return subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True).stdout.decode()
+
+    plain = shown("latin-1")
+    assert plain.isascii() and "?" not in plain
+    assert [len(line) for line in plain.splitlines()] == [len(line) for line in shown("utf-8").splitlines()]
+
+
 def test_json_on_a_terminal_that_is_not_utf_8_is_still_json() -> None:
     code = f"from {PACKAGE}.commands.console import print_json; print_json({{'a': '\u6570\U0001f600'}})"
     done = subprocess.run(

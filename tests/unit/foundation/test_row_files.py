@@ -218,6 +218,20 @@ def test_parquet_that_is_damaged_is_named() -> None:
         ), content[:50]
 
 
+@pytest.mark.parametrize(
+    ("start", "what"),
+    [
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "a PNG image"),
+        (b"\xff\xd8\xff\xe0\x00\x10JFIF", "a JPEG image"),
+        (b"%PDF-1.7\n%\xe2\xe3", "a PDF document"),
+        (b"SQLite format 3\x00\x10\x00", "an SQLite database"),
+        (b"ARROW1\x00\x00", "an Arrow file"),
+    ],
+)
+def test_a_file_of_another_kind_is_named(start: bytes, what: str) -> None:
+    assert refusal(start).startswith(f"[FOREIGN_FILE] /d/rows.jsonl: the file is {what} ")
+
+
 def test_a_bomb_of_parquet_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_files, "MOST_UNPACKED_BYTES", 1 << 20)
     content = parquet([{"text": "word " * 1000}] * 2000, compression="zstd")

@@ -58,8 +58,14 @@ def input_length(**rule: Any) -> dict[str, Any]:
             'service.router_url: text is sent to completions (allowed: a URL that ends with "/v1/completions")',
         ),
         (
+            {"service": {"inference_url": "http://h:8000/v1/"}},
+            'service.inference_url: text is sent to completions (allowed: a URL that ends with "/v1/completions")\n'
+            "    Add /completions to it.",
+        ),
+        (
             {"service": {"inference_url": "http://h:8000"}},
-            'service.inference_url: text is sent to completions (allowed: a URL that ends with "/v1/completions")',
+            'service.inference_url: text is sent to completions (allowed: a URL that ends with "/v1/completions")\n'
+            "    Add /v1/completions to it.",
         ),
         (
             {"output": {"dp_size": 2}},
