@@ -46,7 +46,8 @@ class EncodedRows:
     """Rows of the corpus as words, in flat arrays; rows without a usable word are left out.
 
     ``slot[row]`` is a row's place; ``text[slot]``, ``tokens[slot]``, ``start[slot]`` … ``start[slot + 1]`` its words in
-    ``words``, ``whole[slot]`` the span of all of them. ``token_sum`` and ``char_sum`` run over all words of all rows (a word counts its following space).
+    ``words``, ``whole[slot]`` the span of all of them. ``token_sum`` and ``char_sum`` run over all words of all rows (a
+    word counts its following space).
     """
 
     def __init__(self, table: WordTable, cleaner: TextCleaner) -> None:
