@@ -75,11 +75,8 @@ def prepare_data_set(
     (sources,) = loaded
     if sources.corpus.field != scenario.corpus.field:
         note(f"note: the corpus has no {scenario.corpus.field!r}; its text is read from {sources.corpus.field!r}")
-    if (workers > 1 or ray is not None) and not (kind.name == "text" and sources.tokenizer.join_proof.proven):
-        reason = "only text data sets are made by several"
-        if kind.name == "text":
-            reason = f"nothing proves that words are encoded one by one: {sources.tokenizer.join_proof.reason}"
-        note(f"note: one process makes this data set: {reason}")
+    if (workers > 1 or ray is not None) and content.one_process:
+        note(f"note: one process makes this data set: {content.one_process}")
     replace = overwrite or scenario.run.overwrite
     # What is refused before the first prompt has been: only now does a directory come into being.
     with _directory(scenario, kind.name, note, replace=replace) as paths, run_log(paths.log("prepare")) as log:

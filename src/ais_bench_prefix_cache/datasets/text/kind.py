@@ -365,14 +365,14 @@ class TextKind(DataSetKind):
         sources = preparation.load()
         # Only who makes prompts waits for what that needs.
         from ais_bench_prefix_cache.datasets.text.assembly import VerifyMode, build_prompt_set
-        from ais_bench_prefix_cache.datasets.text.workers import text_batches
+        from ais_bench_prefix_cache.datasets.text.line_maker import text_batches
 
         verify: VerifyMode = "full" if preparation.check_whole else "proof"
         prompts = build_prompt_set(scenario, plan, sources.tokenizer, sources.corpus, verify=verify)
         content = text_content(scenario, plan, prompts)
         assert isinstance(content.ledger, TextLedger)
         batches = text_batches(scenario, prompts, content.ledger, preparation.workers, preparation.ray)
-        return replace(content, batches=batches)
+        return replace(content, batches=batches, one_process=prompts.not_by_ranges)
 
     def ledger(
         self, paths: RunPaths, manifest: Mapping[str, Any], records: Mapping[str, FileRecord], findings: Findings
@@ -403,6 +403,7 @@ class TextKind(DataSetKind):
         self, paths: RunPaths, manifest: Mapping[str, Any], sources: Sources, trace: Path | None
     ) -> Content | None:
         from ais_bench_prefix_cache.datasets.text.assembly import build_prompt_set
+        from ais_bench_prefix_cache.datasets.text.line_maker import text_batches
         from ais_bench_prefix_cache.datasets.text.written_elsewhere import written_elsewhere
 
         if written_elsewhere(manifest):
@@ -410,7 +411,10 @@ class TextKind(DataSetKind):
         scenario = _recorded(paths, manifest, manifest["requests"]["count"], Findings())
         assert scenario is not None, "the data set has been verified"
         plan = plan_if_it_fits(scenario)
-        return text_content(scenario, plan, build_prompt_set(scenario, plan, sources.tokenizer, sources.corpus))
+        prompts = build_prompt_set(scenario, plan, sources.tokenizer, sources.corpus)
+        content = text_content(scenario, plan, prompts)
+        assert isinstance(content.ledger, TextLedger)
+        return replace(content, batches=text_batches(scenario, prompts, content.ledger, sources.workers))
 
     def deep_check(
         self, paths: RunPaths, manifest: Mapping[str, Any], tokenizer: PromptTokenizer, findings: Findings

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -58,8 +58,6 @@ from ais_bench_prefix_cache.planning.summary import length_summary
 from ais_bench_prefix_cache.scenario.model import Scenario
 
 if TYPE_CHECKING:
-    from ais_bench_prefix_cache.datasets.traces.reading import TraceRow as ReadRow
-    from ais_bench_prefix_cache.datasets.traces.trace_prompts import TracePrompts
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 
 TRACE_KEYS = ("path", "sha256", "block_size")
@@ -263,7 +261,8 @@ class TraceKind(DataSetKind):
         # end.
         block_size, count = check_block_trace(path, preparation.trace_block_size)
         trace = dict(zip(TRACE_KEYS, (str(path.resolve()), file_sha256(path), block_size), strict=True))
-        return _content(scenario, path, trace, count, preparation.load(), check_each=preparation.check_whole)
+        sources = replace(preparation.load(), workers=preparation.workers)
+        return _content(scenario, path, trace, count, sources, check_each=preparation.check_whole, ray=preparation.ray)
 
     def ledger(
         self, paths: RunPaths, manifest: Mapping[str, Any], records: Mapping[str, FileRecord], findings: Findings
@@ -316,7 +315,9 @@ def _content(
     sources: Sources,
     *,
     check_each: bool = False,
+    ray: str | None = None,
 ) -> Content:
+    from ais_bench_prefix_cache.datasets.traces.trace_lines import trace_batches
     from ais_bench_prefix_cache.datasets.traces.trace_prompts import TracePrompts
 
     prompts = TracePrompts(
@@ -328,24 +329,9 @@ def _content(
     )
     replay = TraceReplay(block_size=scenario.block_size, ranks=scenario.service.dp_size)
     ledger = TraceLedger(scenario, trace, replay.capacity_curve)
-    rows = _rows(read_trace(path, trace_block_size=trace["block_size"]), prompts, replay)
-    return Content(rows, count, ledger, (f"trace {dict(trace)}",))
-
-
-def _rows(rows: Iterator[ReadRow], prompts: TracePrompts, replay: TraceReplay) -> Iterator[TraceRow]:
-    for index, row in enumerate(rows):
-        text, ids = prompts.build(row.ids, row.prompt_tokens, row.line)
-        hashes = block_hashes(ids, replay.block_size)
-        replayed = replay.send(TraceRequest(hashes, len(ids), row.output_tokens))
-        yield TraceRow(
-            request_id=request_id(index),
-            sequence_index=index,
-            timestamp_ms=row.timestamp_ms,
-            dp_rank=replayed.rank,
-            question=text,
-            answer=NO_ANSWER,
-            actual_input_tokens=len(ids),
-            max_tokens=row.output_tokens,
-            theoretical_hit_tokens=replayed.hit_tokens,
-            trace_hash_ids=list(row.ids),
-        )
+    rows = read_trace(path, trace_block_size=trace["block_size"])
+    batches = trace_batches(rows, prompts, replay, ledger, workers=sources.workers, ray=ray)
+    reason = ""
+    if not prompts.one_by_one:
+        reason = "its tokenizer adds tokens at the end of a text, or is not proven to encode words one by one"
+    return Content((), count, ledger, (f"trace {dict(trace)}",), batches, reason)
