@@ -19,6 +19,7 @@ NEWEST ?= python3.13
 VENV := .venv
 VLLM_VENV := .venv-vllm
 SGLANG_VENV := .venv-sglang
+AIPERF_VENV := .venv-aiperf
 CHECK_VENV := .venv-check
 RELEASE_VENV := .venv-release
 RUN := $(VENV)/bin/python
@@ -56,11 +57,13 @@ $(CHECK_VENV)/.installed: pyproject.toml constraints.txt
 	$(CHECK_RUN) -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+ROOM_SOURCE = src/ais_bench_prefix_cache/$(ROOM)
+ROOM_TESTS = $(wildcard tests/unit/$(ROOM))
 check: $(CHECK_VENV)/.installed
-	@test -d "tests/unit/$(ROOM)" || { echo "name a room: make check ROOM=$$(ls tests/unit | grep -v '[._]' | paste -sd '|')"; exit 2; }
-	$(CHECK_RUN) -m ruff check src/ais_bench_prefix_cache/$(ROOM) tests/unit/$(ROOM)
-	$(CHECK_RUN) -m mypy --cache-dir $(CHECK_VENV)/mypy src/ais_bench_prefix_cache/$(ROOM) tests/unit/$(ROOM)
-	$(CHECK_RUN) -m pytest -q -m "not aisbench" -n 2 tests/unit/$(ROOM)
+	@test -n "$(ROOM)" -a -d "$(ROOM_SOURCE)" || { echo "name a room: make check ROOM=$$(cd src/ais_bench_prefix_cache && ls -d [a-z]*/ | tr -d '/' | paste -sd '|')"; exit 2; }
+	$(CHECK_RUN) -m ruff check $(ROOM_SOURCE) $(ROOM_TESTS)
+	$(CHECK_RUN) -m mypy --cache-dir $(CHECK_VENV)/mypy $(ROOM_SOURCE) $(ROOM_TESTS)
+	$(if $(ROOM_TESTS),$(CHECK_RUN) -m pytest -q -m "not aisbench" -n 2 $(ROOM_TESTS),@echo "no unit tests; docs/architecture.md says where it is tested:"; grep '`$(ROOM)/[^|]*|$$' docs/architecture.md)
 
 # The parts of the suite that need neither AISBench nor a real server.
 WITHOUT_AISBENCH := -m "not aisbench and not real" tests/unit tests/golden tests/property
@@ -96,9 +99,14 @@ $(SGLANG_VENV)/.installed: tests/real/install_sglang.py tests/real/sglang_requir
 	$(PYTHON) tests/real/install_sglang.py $(SGLANG_VENV)
 	touch $@
 
+$(AIPERF_VENV)/.installed:
+	$(PYTHON) -m venv $(AIPERF_VENV)
+	$(AIPERF_VENV)/bin/python -m pip install -q --disable-pip-version-check aiperf==0.13.0
+	touch $@
+
 test-real: test-real-vllm test-real-sglang
 
-test-real-vllm: $(INSTALLED) $(VLLM_VENV)/.installed
+test-real-vllm: $(INSTALLED) $(VLLM_VENV)/.installed $(AIPERF_VENV)/.installed
 	$(RUN) -m pytest tests/real -m "real and not sglang" -n 2
 
 test-real-sglang: $(INSTALLED) $(SGLANG_VENV)/.installed
@@ -130,4 +138,4 @@ bench: $(INSTALLED)
 	$(RUN) -m tests.benchmarks.run_all
 
 clean:
-	rm -rf $(VENV) $(CHECK_VENV) $(RELEASE_VENV) $(VLLM_VENV) .venv-oldest .venv-newest
+	rm -rf $(VENV) $(CHECK_VENV) $(RELEASE_VENV) $(VLLM_VENV) $(SGLANG_VENV) $(AIPERF_VENV) .venv-oldest .venv-newest

@@ -60,16 +60,21 @@ def between(baseline: str, after: str, planned: PlannedTraffic, dp_size: int = 1
 
 
 def seen(
-    evidence: Evidence, cached: list[int], prompt_tokens: int = 100, last_prompt_tokens: int | None = None
+    evidence: Evidence,
+    cached: list[int],
+    prompt_tokens: int = 100,
+    last_prompt_tokens: int | None = None,
+    expected: list[int] | None = None,
 ) -> Evidence:
-    """With responses of so many cached and prompt tokens; the last may count others."""
+    """With responses of so many cached and prompt tokens; the last may count others, and others may be expected."""
     rows = [
         SeenRequest(index, "reported", cached_tokens=tokens, prompt_tokens=prompt_tokens)
         for index, tokens in enumerate(cached)
     ]
     if last_prompt_tokens is not None:
         rows[-1] = replace(rows[-1], prompt_tokens=last_prompt_tokens)
-    return replace(evidence, requests=compare_requests(COLUMNS, rows))
+    columns = COLUMNS if expected is None else replace(COLUMNS, hit_tokens=expected)
+    return replace(evidence, requests=compare_requests(columns, rows))
 
 
 def facts(evidence: Evidence, **known: Any) -> Evidence:

@@ -200,6 +200,45 @@ def test_two_ranks_behind_one_port_are_told_apart(
     assert by_port(before, after)[0] == judged.counted_total
 
 
+CONVERSATION: dict[str, Any] = {
+    "count": 8,
+    "turns": {"mode": "uniform", "min": 2, "max": 4},
+    "system_prompts": {"count": 2, "length": {"mode": "explicit", "values": [167, 90]}},
+    "first_message_length": {"mode": "uniform", "min": 1, "max": 60},
+    "message_length": {"mode": "uniform", "min": 1, "max": 49},
+    "answer_length": {"mode": "uniform", "min": 1, "max": 30},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers", "batch_size", "stream"),
+    [
+        ("page-1", "generated", 1, False),
+        ("page-1", "scripted", 8, True),
+        ("page-16", "generated", 8, True),
+        ("page-16", "scripted", 1, False),
+        (TWO_SGLANG_RANKS, "generated", 8, True),
+    ],
+)
+def test_every_turn_of_conversations_hits_what_is_planned(
+    sglang: Callable[[str], JudgedServer],
+    scenario_for: Callable[..., Path],
+    judge: Callable[..., Judged],
+    kind: str,
+    answers: str,
+    batch_size: int,
+    stream: bool,
+) -> None:
+    """Answers are cached, too, but for their last token; SGLang returns their ids as vLLM does."""
+    server = sglang(kind)
+    model = {"batch_size": batch_size, "stream": stream, "generation_kwargs": {"temperature": 1}}
+    scenario = scenario_for(server, conversation={**CONVERSATION, "answers": answers}, aisbench={"model": model})
+    judged = judge(scenario, by_rank if server.engines > 1 else by_port)
+    assert_exact(judged)
+    assert judged.analysis["findings"] == []
+    assert judged.analysis["warnings"] == []
+
+
 CALLS: list[dict[str, Any]] = [
     {"prompt": list(range(1000, 1300))},
     {"prompt": list(range(1000, 1300)), "max_tokens": 3},

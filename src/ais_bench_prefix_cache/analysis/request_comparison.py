@@ -7,6 +7,7 @@ own; only a number is compared.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,9 +54,11 @@ class RequestComparison:
 
     ``compared`` requests reported a number; ``null``, ``absent`` and ``missing`` (no response row) did not.
     ``shortfalls`` counts the differences expected - seen that occur, at most the 16 most frequent. ``seen_step`` is the
-    greatest common divisor of all seen numbers, over ``seen_values`` different ones above 0. ``prompt_token_excess`` is
-    the smallest and largest difference between the server's prompt tokens and ours. ``lane_starts_hit`` are requests
-    that hit although they are the first of their group on their rank.
+    greatest common divisor of all seen numbers, over ``seen_values`` different ones above 0; ``beside_step`` are the
+    requests that theory, cut down to whole steps of that size, does not explain. ``prompt_token_excess`` is the
+    smallest and largest difference between the server's prompt tokens and ours, of ``prompt_tokens_told`` requests.
+    ``repeated_tokens`` are the prompts of all attempts but the first. ``lane_starts_hit`` are requests that hit
+    although they are the first of their group on their rank and were sent once.
     """
 
     compared: int
@@ -72,8 +75,11 @@ class RequestComparison:
     shortfalls: Mapping[int, int] = field(default_factory=dict)
     seen_step: int = 0
     seen_values: int = 0
+    beside_step: int = 0
     prompt_token_excess: tuple[int, int] | None = None
+    prompt_tokens_told: int = 0
     retried: int = 0
+    repeated_tokens: int = 0
     failed: int = 0
     lane_starts_hit: int = 0
 
@@ -104,8 +110,11 @@ class RequestComparison:
             "shortfalls": {str(tokens): count for tokens, count in self.shortfalls.items()},
             "seen_step": self.seen_step,
             "seen_values": self.seen_values,
+            "beside_step": self.beside_step,
             "prompt_token_excess": None if self.prompt_token_excess is None else list(self.prompt_token_excess),
+            "prompt_tokens_told": self.prompt_tokens_told,
             "retried": self.retried,
+            "repeated_tokens": self.repeated_tokens,
             "failed": self.failed,
             "lane_starts_hit": self.lane_starts_hit,
         }
@@ -133,8 +142,11 @@ class RequestComparison:
             shortfalls={int(tokens): count for tokens, count in document["shortfalls"].items()},
             seen_step=document["seen_step"],
             seen_values=document["seen_values"],
+            beside_step=document.get("beside_step", 0),
             prompt_token_excess=None if excess is None else (excess[0], excess[1]),
+            prompt_tokens_told=document.get("prompt_tokens_told", 0),
             retried=document["retried"],
+            repeated_tokens=document.get("repeated_tokens", 0),
             failed=document["failed"],
             lane_starts_hit=document.get("lane_starts_hit", 0),
         )
@@ -156,7 +168,7 @@ def compare_requests(columns: RequestColumns, seen: Iterable[SeenRequest]) -> Re
     ranks: dict[int, _Tally] = {}
     total = _Tally()
     shortfalls: dict[int, int] = {}
-    values: set[int] = set()
+    pairs: Counter[tuple[int, int]] = Counter()
     excesses: list[int] = []
     first: Mapping[str, Any] | None = None
     lane_starts_hit = 0
@@ -175,13 +187,16 @@ def compare_requests(columns: RequestColumns, seen: Iterable[SeenRequest]) -> Re
         groups.setdefault(columns.group_ids[index], _Tally()).add(tokens, expected, reported)
         if columns.dp_ranks[index] != NO_RANK:
             ranks.setdefault(columns.dp_ranks[index], _Tally()).add(tokens, expected, reported)
-        if reported > 0:
-            values.add(reported)
+        pairs[expected, reported] += 1
+        # A request that is sent again hits what its first sending left.
+        if reported > 0 and row.attempts == 1:
             lane_starts_hit += expected == 0 and columns.lane_sequences[index] == 0
         if expected != reported:
             shortfalls[expected - reported] = shortfalls.get(expected - reported, 0) + 1
             first = first or _mismatch(columns, index, reported)
     frequent = sorted(shortfalls.items(), key=lambda item: (-item[1], item[0]))[:16]
+    values = {reported for _, reported in pairs if reported > 0}
+    step = math.gcd(*values)
     return RequestComparison(
         compared=total.requests,
         matched=total.matched,
@@ -195,10 +210,15 @@ def compare_requests(columns: RequestColumns, seen: Iterable[SeenRequest]) -> Re
         by_rank={str(rank): ranks[rank].as_json() for rank in sorted(ranks)},
         over_time=_over_time(columns, rows, compared),
         shortfalls=dict(frequent),
-        seen_step=math.gcd(*values),
+        seen_step=step,
         seen_values=len(values),
+        beside_step=sum(
+            count for (expected, reported), count in pairs.items() if step and expected // step * step != reported
+        ),
         prompt_token_excess=(min(excesses), max(excesses)) if excesses else None,
+        prompt_tokens_told=len(excesses),
         retried=sum(row.attempts > 1 for row in rows.values()),
+        repeated_tokens=sum((row.attempts - 1) * columns.input_tokens[index] for index, row in rows.items()),
         failed=sum(not row.success for row in rows.values()),
         lane_starts_hit=lane_starts_hit,
     )

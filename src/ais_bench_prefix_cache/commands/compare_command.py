@@ -50,11 +50,13 @@ def execute(arguments: argparse.Namespace) -> int:
     """Print tables or JSON, and write a page where asked; returns the exit code, which the conditions decide."""
     from ais_bench_prefix_cache.comparisons.comparing import METRICS, THRESHOLD, compare
     from ais_bench_prefix_cache.comparisons.comparison_page import (
-        NARROW_HEADER,
+        HEADER,
+        TURN_HEADER,
         comparison_document,
+        difference_rows,
         how_judged,
-        narrow_rows,
         runs_sentence,
+        turn_rows,
         write_comparison_page,
     )
     from ais_bench_prefix_cache.foundation.grid_table import render_grid
@@ -74,7 +76,9 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         for point in found.points:
             print(f"{point.name}: {runs_sentence(point)}" if point.settings else runs_sentence(point))
-            print(render_grid(NARROW_HEADER, narrow_rows(point.differences)))
+            print(render_grid(HEADER, difference_rows(point.differences)))
+            if point.turns:
+                print(render_grid(TURN_HEADER, turn_rows(point.turns)))
         print(f"Verdict: {found.verdict}")
     for field, (one, other) in found.differing.items():
         note(f"note: {field} differs: {one} against {other}")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ais_bench_prefix_cache.commands.console import print_json
-from ais_bench_prefix_cache.datasets.extraction import FORMS, FORMS_WITH_MODEL, default_output, extract
+from ais_bench_prefix_cache.datasets.extraction import FORM_NAMES, FORMS_WITH_MODEL, default_output, extract
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
@@ -17,6 +17,7 @@ DESCRIPTION = (
 EXAMPLES = (
     "extract outputs/job_20260825_123456/result/job_20260825_123456.full.jsonl -o requests.jsonl",
     "extract distribution.jsonl --format vllm-custom",
+    "extract talk.full.jsonl --format aiperf-multi-turn",
 )
 
 
@@ -32,10 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=tuple(FORMS),
+        choices=FORM_NAMES,
         default="plain",
         help="plain (default): exactly question, answer and max_tokens; the others are read by vllm bench (custom), "
-        "SGLang (openai), AIPerf, GuideLLM, evalscope perf (line_by_line) and OpenAI-compatible batch runners",
+        "SGLang (openai), AIPerf, GuideLLM, evalscope perf (line_by_line) and OpenAI-compatible batch runners; "
+        "…-multi-turn are made from the full.jsonl of conversations, for AIPerf and vLLM's multi-turn benchmark",
     )
     parser.add_argument("--model", metavar="NAME", help="the served model's name, which openai-batch carries")
 

@@ -11,6 +11,7 @@ from ais_bench_prefix_cache.analysis.metric import Metric, metric_named
 from ais_bench_prefix_cache.comparisons.conditions import Condition, ConditionState, parse_conditions
 from ais_bench_prefix_cache.comparisons.difference import Difference, Side, Verdict, difference
 from ais_bench_prefix_cache.comparisons.measured import Measured, MeasuredRun, Settings, read_measured
+from ais_bench_prefix_cache.comparisons.turns import TurnComparison, compare_turns
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.reporting.notebook import data_frame, html_tables
@@ -28,7 +29,10 @@ _NOT_OF_INTEREST = ("run", "corpus", "tokenizer", "aisbench.work_dir")
 
 @dataclass(frozen=True)
 class PointComparison:
-    """One point: how many runs each side has there, and hits and tokens as counted (None where nobody counted)."""
+    """One point: how many runs each side has there, and hits and tokens as counted (None where nobody counted).
+
+    ``turns`` is empty unless both sides sent conversations.
+    """
 
     settings: Settings
     baseline_runs: int
@@ -37,6 +41,7 @@ class PointComparison:
     baseline_counted: tuple[int, int] | None
     candidate_counted: tuple[int, int] | None
     differences: tuple[Difference, ...]
+    turns: tuple[TurnComparison, ...] = ()
 
     @property
     def name(self) -> str:
@@ -189,9 +194,9 @@ def _compared(
         difference(metric, _side(metric, baseline), _side(metric, candidate), paired=paired, **judging)
         for metric in figures
     )
-    return PointComparison(
-        settings, len(baseline), len(candidate), same, _counted(baseline), _counted(candidate), differences
-    )
+    counted = (_counted(baseline), _counted(candidate))
+    turns = compare_turns(baseline, candidate)
+    return PointComparison(settings, len(baseline), len(candidate), same, *counted, differences, turns)
 
 
 def _side(metric: Metric, runs: Sequence[MeasuredRun]) -> Side:

@@ -10,13 +10,14 @@ from typing import Any
 
 from ais_bench_prefix_cache.comparisons.comparing import Comparison, PointComparison
 from ais_bench_prefix_cache.comparisons.difference import Difference
+from ais_bench_prefix_cache.comparisons.turns import TurnComparison, TurnFigures
 from ais_bench_prefix_cache.datasets.format.writing import write_content
 from ais_bench_prefix_cache.reporting.drawing import COLOURS, DIM, Chart, empty_figure, figure_svg, label_axes
 from ais_bench_prefix_cache.reporting.page_templates import render_page
 from ais_bench_prefix_cache.reporting.performance_tables import shown
 
-HEADER = ("Figure", "Baseline", "Candidate", "Change", "Interval", "Verdict")
-NARROW_HEADER = ("Figure, ms", "Baseline", "Candidate", "Change", "Difference")
+HEADER = ("Figure, ms", "Baseline", "Candidate", "Change", "Verdict")
+TURN_HEADER = ("Turn", "N", "Hits", "TTFT P50, ms", "Change")
 _MOST_ROWS = 40
 _COLOUR_OF = {"better": COLOURS[2], "worse": COLOURS[1], "no difference shown": DIM, "too few data": DIM}
 _MARKER_OF = {"better": "v", "worse": "^", "no difference shown": "o", "too few data": "x"}
@@ -40,11 +41,13 @@ def render_comparison_page(comparison: Comparison) -> str:
         conditions=[(condition.text, state) for condition, state in comparison.conditions],
         charts=charts_of_comparison(comparison),
         header=HEADER,
+        turn_header=TURN_HEADER,
         points=[
             {
                 "title": point.name if len(comparison.points) > 1 else "All figures",
                 "runs": runs_sentence(point),
                 "rows": difference_rows(point.differences),
+                "turns": turn_rows(point.turns),
             }
             for point in comparison.points
         ],
@@ -81,23 +84,8 @@ def how_judged(comparison: Comparison) -> str:
 
 
 def difference_rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
-    """The rows below :data:`HEADER`."""
-    return [
-        (
-            f"{each.metric}, {each.unit}",
-            "–" if each.baseline is None else shown(each.baseline),
-            "–" if each.candidate is None else shown(each.candidate),
-            "–" if each.change is None else f"{each.change:+.1%}",
-            "–" if each.low is None or each.high is None else f"{each.low:+.1%} to {each.high:+.1%}",
-            each.verdict,
-        )
-        for each in differences
-    ]
-
-
-def narrow_rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
-    """The rows below :data:`NARROW_HEADER`, which fit into 80 columns."""
-    short = {"no difference shown": "none shown"}
+    """The rows below :data:`HEADER`, which fit into 80 columns and on a telephone."""
+    short = {"no difference shown": "no difference"}
     return [
         (
             each.metric,
@@ -108,6 +96,33 @@ def narrow_rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
         )
         for each in differences
     ]
+
+
+def turn_rows(turns: Sequence[TurnComparison]) -> list[tuple[str, ...]]:
+    """The rows below :data:`TURN_HEADER`, baseline before candidate; the change is that of the time."""
+    return [_turn_row(each) for each in turns]
+
+
+def _turn_row(turns: TurnComparison) -> tuple[str, ...]:
+    sides = (turns.baseline, turns.candidate)
+    one, other = (None if side is None else side.ttft_p50 for side in sides)
+    return (
+        str(turns.turn),
+        _both(*("–" if side is None else str(side.requests) for side in sides)),
+        " to ".join(_hit_rate(side) for side in sides),
+        " to ".join("–" if value is None else shown(value) for value in (one, other)),
+        f"{other / one - 1:+.0%}" if one and other is not None else "–",
+    )
+
+
+def _both(one: str, other: str) -> str:
+    return one if one == other else f"{one} to {other}"
+
+
+def _hit_rate(side: TurnFigures | None) -> str:
+    if side is None:
+        return "–"
+    return "not told" if side.hit_rate is None else f"{side.hit_rate:.2%}"
 
 
 def _bounds(each: Difference) -> str:

@@ -157,7 +157,11 @@ def _restarts(baseline: MetricsSnapshot, after: MetricsSnapshot) -> Iterator[Pro
         yield Problem(
             Code.SNAPSHOT_RESTART,
             "process_start_time_seconds",
-            f"the server was restarted between the snapshots: it was {_times(early)}, it is {_times(late)}",
+            "the snapshots are of different processes: it was restarted in between, or another server answered"
+            f" (it was {_times(early)}, it is {_times(late)})"
+            if late > early
+            else "the snapshots are of different processes, and the second was started before the first: the files are "
+            f"swapped, or another server answered (it was {_times(early)}, it is {_times(late)})",
             hint=_ONE_LIFE,
         )
         return

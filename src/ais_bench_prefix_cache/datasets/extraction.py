@@ -5,13 +5,19 @@ Rows are read and written one by one, so memory does not grow with the file (unl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from ais_bench_prefix_cache.datasets.conversations.exports import (
+    ARRAY_FORMS,
+    CONVERSATION_FORMS,
+    turn_of,
+    whole_conversations,
+)
 from ais_bench_prefix_cache.datasets.format.documents import is_count
 from ais_bench_prefix_cache.datasets.format.rows import render_row
-from ais_bench_prefix_cache.datasets.format.writing import FileRecord, FileSet
+from ais_bench_prefix_cache.datasets.format.writing import FileRecord, FileSet, GrowingFile
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.findings import shown
@@ -49,6 +55,7 @@ FORMS: dict[str, RowForm] = {
 }
 """What one line of each format holds; ``docs/extract.md`` says how each benchmark is told to read it."""
 FORMS_WITH_MODEL = frozenset({"openai-batch"})
+FORM_NAMES = (*FORMS, *CONVERSATION_FORMS)
 
 
 def default_output(source: Path, form: str) -> Path:
@@ -56,25 +63,27 @@ def default_output(source: Path, form: str) -> Path:
     suffix = DEFAULT_SUFFIX if form == PLAIN else f"_{form}"
     plain = source.with_suffix("") if source.suffix == ".gz" else source
     ending = ".jsonl" if plain.suffix in (".json", ".csv", ".tsv", ".parquet") else plain.suffix
+    ending = ".json" if form in ARRAY_FORMS else ending
     return plain.with_name(f"{plain.stem}{suffix}{ending}")
 
 
 def extract(source: Path, output: Path, *, form: str = PLAIN, model: str | None = None) -> FileRecord:
     """Write ``output`` from ``source``; an existing file is replaced as a whole, or stays as it is.
 
+    ``form`` is one of :data:`FORM_NAMES`; the record's rows are requests, or conversations.
     ``model`` names the served model, for the formats that carry it. Raises :class:`ArtifactError` with the number of
     rows that are wrong, and where the first ones stand.
     """
     if output.exists() and source.exists() and output.samefile(source):
         raise ArtifactError.of(Code.SAME_FILE, str(output), "the output file is the input file")
-    make = FORMS[form]
     try:
         with source.open("rb") as stream, FileSet(replace=True) as files:
             growing = files.open(output)
-            rows = RowFile(stream, source, ArtifactError, ("max_tokens",)).read(_request_row)
-            for number, (_, row) in enumerate(rows):
-                growing.write(render_row(make(number, row, model)))
-            record = growing.finish()
+            if form in FORMS:
+                rows = _write_requests(stream, source, growing, form, model)
+            else:
+                rows = _write_conversations(stream, source, growing, form)
+            record = growing.finish()._replace(rows=rows)
             if not record.rows:
                 raise ArtifactError.of(Code.EMPTY_FILE, str(source), "the file holds no rows")
             files.commit()
@@ -84,6 +93,37 @@ def extract(source: Path, output: Path, *, form: str = PLAIN, model: str | None 
         reason = error.strerror or str(error)
         raise ArtifactError.of(Code.UNREADABLE_FILE, str(source), f"it cannot be read: {reason}") from None
     return record
+
+
+def _write_requests(stream: BinaryIO, source: Path, growing: GrowingFile, form: str, model: str | None) -> int:
+    make, number = FORMS[form], 0
+    for _, row in RowFile(stream, source, ArtifactError, ("max_tokens",)).read(_request_row):
+        growing.write(render_row(make(number, row, model)))
+        number += 1
+    return number
+
+
+def _write_conversations(stream: BinaryIO, source: Path, growing: GrowingFile, form: str) -> int:
+    """One conversation a line, in an array with brackets and commas around the lines; returns their number."""
+    count = 0
+    for line in _conversation_lines(stream, source, form):
+        if form not in ARRAY_FORMS:
+            growing.write(line)
+        else:
+            growing.write((b",\n" if count else b"[\n") + line.rstrip(b"\n"))
+        count += 1
+    if form in ARRAY_FORMS and count:
+        growing.write(b"\n]\n")
+    return count
+
+
+def _conversation_lines(stream: BinaryIO, source: Path, form: str) -> Iterator[bytes]:
+    rows = RowFile(stream, source, ArtifactError).read(lambda row: turn_of(row, form))
+    try:
+        for conversation in whole_conversations(rows):
+            yield render_row(CONVERSATION_FORMS[form](conversation))
+    except BadRow as bad:
+        raise ArtifactError.of(bad.code, str(source), str(bad), allowed=bad.allowed, hint=bad.hint) from None
 
 
 def _request_row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,12 +31,14 @@ class EngineId:
 class Reading:
     """One scrape of all metrics URLs: the texts as they came and the counters found in them, in tokens.
 
-    ``families`` are the kinds of servers that the texts are of.
+    ``families`` are the kinds of servers that the texts are of; ``server_hits`` is SGLang's count of hits for all ranks
+    together beside theirs, which comes at another moment.
     """
 
     texts: tuple[str, ...]
     counters: Mapping[EngineId, EngineCounters]
     families: frozenset[ServerFamily] = frozenset()
+    server_hits: tuple[int | None, ...] = ()
 
 
 def movement(before: Reading, after: Reading) -> dict[EngineId, EngineCounters]:
@@ -66,7 +68,12 @@ def reading_parser(config: ServiceConfig, block_size: int) -> Callable[[Sequence
             for text in read
             for engine in text.engines
         }
-        return Reading(tuple(texts), counters, frozenset(text.family for text in read))
+        return Reading(
+            tuple(texts),
+            counters,
+            frozenset(text.family for text in read),
+            tuple(text.server_hits for text in read),
+        )
 
     return parse
 

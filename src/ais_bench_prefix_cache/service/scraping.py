@@ -82,7 +82,10 @@ class CounterReader:
                     raise
                 self._sleep(_LONGEST_PAUSE_SECONDS)
                 continue
-            still = previous is not None and previous.counters == reading.counters
+            still = previous is not None and (previous.counters, previous.server_hits) == (
+                reading.counters,
+                reading.server_hits,
+            )
             if planned_queries is None or since is None:
                 as_planned = None
             else:

@@ -12,6 +12,7 @@ from ais_bench_prefix_cache.analysis.intervals import Estimate, estimate
 from ais_bench_prefix_cache.analysis.metric import metric_named
 from ais_bench_prefix_cache.analysis.performance import PERFORMANCE_KEY
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
+from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY
 from ais_bench_prefix_cache.analysis.uncached_cost import UncachedCost, uncached_cost
 from ais_bench_prefix_cache.foundation.errors import PrefixCacheError
 from ais_bench_prefix_cache.reporting.notebook import data_frame, html_tables
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import pandas
 
 SUMMARY_METRICS = ("ttft_p50", "ttft_p99", "tpot_p50", "e2el_p50", "e2el_p99", "requests_per_s")
+CONCURRENCY_FIELD = "aisbench.model.batch_size"
 HIT_RATE_FIELD = "prefix_cache.target_hit_rate"
 _LATENCY_FIGURES = ("mean", "p50", "p90", "p95", "p99")
 _RANDOM_SEED = 0
@@ -34,6 +36,8 @@ _RANDOM_SEED = 0
 class PointResult:
     """One point over its runs. Rates are fractions of 1; ``counted_hit_rate`` is None before a run is complete.
 
+    ``reachable_hit_rate`` is that of a replay through a cache of the server's size, where one counted fewer hits than
+    theory; else that of theory; None where a run counted fewer and nobody knows the size.
     ``as_planned``: in every run the counters rose by exactly the planned hits and tokens. ``figures`` are milliseconds,
     and requests a second. ``uncached_tokens`` (of a request, by the counters) and ``ttft_ms`` are means of each run.
     """
@@ -44,6 +48,7 @@ class PointResult:
     failed: int
     batch_size: int | None
     theoretical_hit_rate: float | None
+    reachable_hit_rate: float | None
     counted_hit_rate: float | None
     as_planned: bool
     figures: Mapping[str, Estimate]
@@ -151,8 +156,9 @@ def _point(
         complete=len(complete),
         failed=failed,
         batch_size=in_flight if complete else None,
-        theoretical_hit_rate=_rate(complete, "theoretical"),
-        counted_hit_rate=_rate(complete, "counted"),
+        theoretical_hit_rate=_rate(complete, "theoretical", "theoretical"),
+        reachable_hit_rate=_reachable(complete),
+        counted_hit_rate=_rate(complete, "counted", "counted"),
         as_planned=bool(complete) and all(row["as_planned"] for row in complete),
         figures=figures,
         uncached_tokens=tuple(
@@ -174,6 +180,7 @@ def complete_row(outcome: RunOutcome) -> Row:
         "status": "complete",
         "theoretical_hit_tokens": planned[0],
         "theoretical_input_tokens": planned[1],
+        "reachable_hit_tokens": _reachable_hits(analysis),
         "counted_hit_tokens": counted[0],
         "counted_input_tokens": counted[1],
         "theoretical_hit_rate": analysis.get("theoretical_hit_rate"),
@@ -199,18 +206,34 @@ def failed_row(error: PrefixCacheError) -> Row:
     return {"status": "failed", "error_code": str(first.code), "error": said, "exit_code": error.exit_code}
 
 
-def _rate(complete: Sequence[Row], kind: str) -> float | None:
-    """Over all runs of a point: hit tokens over tokens."""
-    known = [row for row in complete if row[f"{kind}_input_tokens"]]
-    tokens = sum(row[f"{kind}_input_tokens"] for row in known)
-    return sum(row[f"{kind}_hit_tokens"] for row in known) / tokens if tokens else None
+def _rate(complete: Sequence[Row], hits: str, tokens: str) -> float | None:
+    """Over all runs of a point: hit tokens over tokens, each as theoretical, reachable or counted."""
+    known = [row for row in complete if row[f"{tokens}_input_tokens"]]
+    total = sum(row[f"{tokens}_input_tokens"] for row in known)
+    return sum(row[f"{hits}_hit_tokens"] for row in known) / total if total else None
+
+
+def _reachable_hits(analysis: Mapping[str, Any]) -> int | None:
+    """What a cache of the server's size hits of the requests, by the replay; of theory where nothing is missing."""
+    planned = (analysis.get("theory") or {}).get("hit_tokens")
+    counted = (analysis.get("actual") or {}).get("global_hits")
+    if planned is None or counted is None:
+        return None
+    if counted >= planned:
+        return int(planned)
+    prediction = (analysis.get("runtime") or {}).get(FACTS_KEY, {}).get("cache_prediction")
+    return None if prediction is None else int(prediction["hit_tokens"])
+
+
+def _reachable(complete: Sequence[Row]) -> float | None:
+    """Over all runs of a point, if each of them has it."""
+    known = all(row.get("reachable_hit_tokens") is not None for row in complete)
+    return _rate(complete, "reachable", "theoretical") if known else None
 
 
 def _line_name(point: PointResult) -> str:
     others = {
-        field: value
-        for field, value in point.settings.items()
-        if field not in (HIT_RATE_FIELD, "aisbench.model.batch_size")
+        field: value for field, value in point.settings.items() if field not in (HIT_RATE_FIELD, CONCURRENCY_FIELD)
     }
     return f"concurrency {point.batch_size}" + (f", {point_name(others)}" if others else "")
 

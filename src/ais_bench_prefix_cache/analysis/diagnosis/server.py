@@ -32,7 +32,8 @@ _OF_PROBLEM: Mapping[Code, tuple[Code, str]] = {
     ),
     Code.SNAPSHOT_RESTART: (
         Code.SERVER_RESTARTED,
-        "Find out why the server restarted (memory, a crash) and run again; counters start anew with the process.",
+        "Find out whether the server restarted (memory, a crash) or several stand behind one address, and run again "
+        "with one process.",
     ),
     Code.SNAPSHOT_SERIES_CHANGED: (
         Code.SERIES_CHANGED,
@@ -40,7 +41,7 @@ _OF_PROBLEM: Mapping[Code, tuple[Code, str]] = {
     ),
     Code.SNAPSHOT_COUNTER_FELL: (
         Code.COUNTERS_FELL,
-        "Counters only fall when the server restarts; or the two files are swapped.",
+        "Counters only fall when the server restarts or another one answers; or the two files are swapped.",
     ),
     Code.SNAPSHOT_HITS_ABOVE_QUERIES: (
         Code.HITS_ABOVE_QUERIES,
@@ -102,13 +103,16 @@ def _ranks_where(snapshot: MetricsSnapshot | None, holds: Callable[[Engine], boo
 
 def _caching_off(evidence: Evidence) -> Finding | None:
     off = sorted(rank for rank, config in evidence.configs.items() if config.prefix_caching is False)
-    if not off:
+    if not off or evidence.as_planned:
         return None
+    delta = evidence.delta
+    hit = delta is not None and any(rank in delta.by_rank and delta.by_rank[rank].hits for rank in off)
     return Finding(
         Code.PREFIX_CACHING_OFF,
-        "error",
-        "the server says that prefix caching is off (cache_config_info: enable_prefix_caching)",
-        {"ranks": off, "counted_queries": evidence.delta.queries if evidence.delta else 0},
+        "note" if hit else "error",
+        "the server says that prefix caching is off (cache_config_info: enable_prefix_caching)"
+        + (", and counted hits all the same" if hit else ""),
+        {"ranks": off, "counted_queries": delta.queries if delta else 0},
         "Start the server with --enable-prefix-caching.",
     )
 

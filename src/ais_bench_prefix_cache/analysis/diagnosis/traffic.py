@@ -15,6 +15,8 @@ from ais_bench_prefix_cache.foundation.codes import Code
 
 _MOST_ADDED_TOKENS = 16
 """A BOS, an EOS, the tokens of a short template: more than this a request is other traffic."""
+_MOST_MISSING_TOKENS = 2
+"""What our side alone may add to a prompt: a BOS and an EOS."""
 _BUSY_SENDER = 0.85
 """Above this share of a core a sender's event loop is late for what comes and goes."""
 _SAME_TOKENIZER = "Use the server's own tokenizer files as tokenizer.path and prepare again."
@@ -41,12 +43,16 @@ class _Excess:
         return self.tokens // requests if self.tokens % requests == 0 else 0
 
     @property
-    def failures(self) -> dict[str, int]:
+    def failed(self) -> int | None:
         """The number of failed requests, where it is known."""
-        failed = self.evidence.facts.failed_requests
-        if failed is None and self.evidence.requests is not None:
-            failed = self.evidence.requests.failed
-        return {} if failed is None else {"failed_requests": failed}
+        requests = self.evidence.requests
+        known = self.evidence.facts.failed_requests
+        return requests.failed if known is None and requests is not None else known
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """For the evidence."""
+        return {} if self.failed is None else {"failed_requests": self.failed}
 
 
 def _numbers(evidence: Evidence) -> dict[str, Any]:
@@ -92,10 +98,16 @@ def _excess(evidence: Evidence) -> _Excess | None:
 
 
 def _tokens_added_by_responses(evidence: Evidence) -> Finding | None:
-    each = _of_responses(evidence)
-    if evidence.delta is None or each is None or each[0] != each[1] or not each[0]:
+    each, requests = _of_responses(evidence), evidence.requests
+    if evidence.delta is None or requests is None or each is None or each[0] != each[1] or not each[0]:
         return None
-    return _added_tokens(each[0], _numbers(evidence), proven=True)
+    told = requests.prompt_tokens_told or evidence.planned.requests
+    prompts = "every prompt" if told >= evidence.planned.requests else f"each of the {told} prompts that it told of"
+    return _added_tokens(
+        each[0],
+        f"the server counts {_tokens(each[0])} in {prompts} than the data set, as with {_ADDED_BY}",
+        _numbers(evidence),
+    )
 
 
 def _other_counts_by_responses(evidence: Evidence) -> Finding | None:
@@ -105,7 +117,8 @@ def _other_counts_by_responses(evidence: Evidence) -> Finding | None:
     return Finding(
         Code.TOKENIZER_DIFFERS,
         "error",
-        "the server counts other numbers of tokens in the same prompts: it uses another tokenizer",
+        "the server counts other numbers of tokens in the prompts than the data set, and not by the same number in "
+        "each, which is consistent with another tokenizer, and with prompts that were cut or changed on the way",
         _numbers(evidence),
         _SAME_TOKENIZER,
     )
@@ -121,18 +134,30 @@ def _unplanned_tokens(evidence: Evidence) -> Finding | None:
 
 
 def _tokens_added_by_sum(excess: _Excess) -> Finding | None:
+    """The same few tokens for each request; that the same fell on each of them, a sum does not show."""
     step = excess.step
-    if excess.of_each_request is not None or not step:
+    if excess.of_each_request is not None or not step or excess.extra_requests or excess.failed:
         return None
-    if excess.extra_requests is None and abs(step) > _MOST_ADDED_TOKENS:
+    whole_requests = excess.extra_requests == 0
+    if step > _MOST_ADDED_TOKENS and not whole_requests:
         return None
-    if excess.extra_requests:
+    # Less than a request is missing from no request that did not come.
+    shortest = min(excess.evidence.planned.first_input_tokens, default=0)
+    if step < 0 and not (step >= -_MOST_MISSING_TOKENS and (whole_requests or -excess.tokens < shortest)):
         return None
-    return _added_tokens(step, excess.numbers, proven=False)
+    rival = "another tokenizer or other prompts than planned"
+    if step > 0 and not whole_requests:
+        rival = "other traffic of that size"
+    return _added_tokens(
+        step,
+        f"the sum is {_tokens(step)} for each request, which is consistent with {_ADDED_BY} in every prompt, and with "
+        f"{rival}",
+        excess.numbers,
+    )
 
 
 def _other_counts_by_sum(excess: _Excess) -> Finding | None:
-    if excess.of_each_request is not None or excess.extra_requests != 0:
+    if excess.of_each_request is not None or excess.extra_requests != 0 or (excess.failed and excess.tokens < 0):
         return None
     return Finding(
         Code.TOKENIZER_DIFFERS,
@@ -147,11 +172,21 @@ def _other_counts_by_sum(excess: _Excess) -> Finding | None:
 def _requests_missing(excess: _Excess) -> Finding | None:
     if excess.tokens > 0:
         return None
+    missing, failed = -(excess.extra_requests or 0), excess.failed or 0
+    message = f"the server counted {-excess.tokens} prompt tokens fewer than planned"
+    if failed:
+        message += f", and {_requests(failed)} failed"
+    elif missing > 0:
+        message += f", and {_requests(missing)} fewer: they were not sent, were refused or failed"
+    else:
+        message += (
+            ", which is consistent with requests that were not sent, were refused, failed or bypassed the cache, with "
+            "special tokens that the server does not add, with another tokenizer, and with a snapshot taken too early"
+        )
     return Finding(
         Code.REQUESTS_MISSING,
         "error",
-        f"the server counted {-excess.tokens} prompt tokens fewer than planned: requests were not sent, were refused, "
-        "failed or bypassed the cache",
+        message,
         {**excess.numbers, **excess.failures},
         "Look at AISBench's failed requests and the server's log; requests with prompt_logprobs are not counted.",
     )
@@ -200,12 +235,15 @@ def _as_first_requests(tokens: int, extra: int | None, lengths: tuple[int, ...])
 def _retries(excess: _Excess) -> Finding | None:
     requests = excess.evidence.requests
     retried = excess.evidence.facts.retried_requests or (requests.retried if requests is not None else 0)
-    if not retried:
+    # What was sent again explains its own tokens, and no more.
+    known = requests.repeated_tokens if requests is not None else 0
+    if not retried or (known < excess.tokens and known):
         return None
     return Finding(
         Code.RETRIES,
         "error",
-        f"{retried} {'request was' if retried == 1 else 'requests were'} sent more than once",
+        f"{retried} {'request was' if retried == 1 else 'requests were'} sent more than once, and the server counted "
+        f"{excess.tokens} prompt tokens more than this run planned",
         {**excess.numbers, "retried_requests": retried, **excess.failures},
         "Look for time-outs and connection errors in AISBench's log; set aisbench.model.retry to 0.",
     )
@@ -213,8 +251,11 @@ def _retries(excess: _Excess) -> Finding | None:
 
 def _foreign_traffic(excess: _Excess) -> Finding:
     extra, whole = excess.extra_requests, excess.evidence.planned.tokens.total
-    numbers = dict(excess.numbers)
-    what = f" ({extra} requests)" if extra is not None and extra > 0 else ""
+    numbers, requests = dict(excess.numbers), excess.evidence.requests
+    what = f" ({_requests(extra)})" if extra is not None and extra > 0 else ""
+    if requests is not None and requests.repeated_tokens:
+        numbers |= {"retried_requests": requests.retried, "repeated_tokens": requests.repeated_tokens}
+        what += f"; requests that were sent again explain {requests.repeated_tokens} of them at most"
     remedy = "Let nobody else use the server between the snapshots; look for health checks and other benchmarks."
     if excess.tokens % whole == 0:
         repetitions = numbers["whole_repetitions"] = excess.tokens // whole
@@ -242,21 +283,27 @@ _EXPLANATIONS: tuple[Callable[[_Excess], Finding | None], ...] = (
 )
 
 
-def _added_tokens(step: int, numbers: Mapping[str, Any], *, proven: bool) -> Finding:
-    count = abs(step)
-    tokens = f"{count} token" if count == 1 else f"{count} tokens"
-    more = "more" if step > 0 else "fewer"
+_ADDED_BY = "a special token (BOS) or a template"
+
+
+def _added_tokens(step: int, message: str, numbers: Mapping[str, Any]) -> Finding:
     return Finding(
         Code.TOKENS_ADDED if step > 0 else Code.TOKENS_MISSING,
         "error",
-        f"the server counts {tokens} {more} in every prompt than the data set: a special token (BOS) or a template"
-        if proven
-        else f"the sum is {tokens} {more} for each request, which is consistent with a special token (BOS) or a "
-        f"template in every prompt, and with {'other traffic' if step > 0 else 'missing requests'} of that size",
+        message,
         {**numbers, "tokens_of_each_request": step},
         "Use the server's own tokenizer files as tokenizer.path (add_bos_token in tokenizer_config.json) and "
         "/v1/completions as service.inference_url, and prepare again.",
     )
+
+
+def _tokens(difference: int) -> str:
+    count = abs(difference)
+    return f"{count} {'token' if count == 1 else 'tokens'} {'more' if difference > 0 else 'fewer'}"
+
+
+def _requests(count: int) -> str:
+    return f"{count} {'request' if count == 1 else 'requests'}"
 
 
 def _bypassed(evidence: Evidence) -> Finding | None:
@@ -266,41 +313,48 @@ def _bypassed(evidence: Evidence) -> Finding | None:
     return Finding(
         Code.CACHE_BYPASSED,
         "error" if evidence.hits_short > 0 else "warning",
-        f"{tokens} prompt tokens were processed without asking the prefix cache, as requests with prompt_logprobs are",
+        f"{tokens} prompt tokens were processed and not counted as queries of the prefix cache, as those of requests "
+        "with prompt_logprobs are"
+        + (", and with requests that were under way at the first snapshot" if evidence.busy_at_first else ""),
         {"prompt_tokens": delta.queries + tokens, "counted_queries": delta.queries},
         "Send no prompt_logprobs, echo with logprobs or pooling requests while measuring.",
     )
 
 
 def _ranks(evidence: Evidence) -> Finding | None:
-    """All planned tokens were counted, but not where they were planned."""
+    """All planned tokens were counted, but not where they were planned; sums over the ranks hide it."""
     delta, planned = evidence.delta, evidence.planned.by_rank
     if delta is None or delta.whole_server or len(planned) < 2 or evidence.excess_queries:
         return None
     if planned.keys() != delta.by_rank.keys() or delta.queries_source == "blocks":
         return None
-    expected = {rank: share.total for rank, share in planned.items()}
-    counted = {rank: rise.queries for rank, rise in delta.by_rank.items()}
-    if expected == counted:
+    expected = {rank: (share.total, share.shared) for rank, share in planned.items()}
+    counted = {rank: (rise.queries, rise.hits) for rank, rise in delta.by_rank.items()}
+    moved = any(expected[rank][0] != counted[rank][0] for rank in expected)
+    if not moved and (evidence.hits_short or expected == counted):
         return None
     numbers = {
-        "planned_queries": {str(rank): tokens for rank, tokens in sorted(expected.items())},
-        "counted_queries": {str(rank): tokens for rank, tokens in sorted(counted.items())},
+        name: {str(rank): pair[place] for rank, pair in sorted(pairs.items())}
+        for place, kind in enumerate(("queries", "hits"))
+        for name, pairs in ((f"planned_{kind}", expected), (f"counted_{kind}", counted))
     }
     if sorted(expected.values()) == sorted(counted.values()):
         return Finding(
             Code.ENGINE_MAP_WRONG,
             "error",
-            "the ranks counted each other's numbers of tokens, which is consistent with engine labels that belong to "
+            "the ranks counted each other's queries and hits, which is consistent with engine labels that belong to "
             "other ranks, and with a router that exchanges whole ranks",
             numbers,
             "Correct service.engine_label_map, or the order of the metrics URLs.",
         )
+    what = "all planned tokens were counted, but on other ranks than planned"
+    if not moved:
+        what = "each rank counted as many tokens as planned, but other hits, whose sum is right"
     return Finding(
         Code.RANK_HEADER_IGNORED,
         "error",
-        "all planned tokens were counted, but on other ranks than planned: the server, or a router before it, did not "
-        "follow X-data-parallel-rank",
+        f"{what}, which is consistent with a server, or a router before it, that does not follow "
+        "X-data-parallel-rank, and with requests that are missing on one rank beside foreign ones on another",
         numbers,
         "Use vLLM 0.11.1 or later, or one entry point for each rank; a proxy in between must pass the header on, and "
         "no cache-aware router may choose the rank.",
@@ -309,17 +363,20 @@ def _ranks(evidence: Evidence) -> Finding | None:
 
 def _ranks_by_responses(evidence: Evidence) -> Finding | None:
     """The first request of a group on a rank finds nothing there: what it hit, another rank had."""
-    requests, reset = evidence.requests, evidence.facts.reset
-    proven_empty = reset is not None and reset.hits_after is not None and not any(reset.hits_after.values())
-    if requests is None or not requests.lane_starts_hit or not proven_empty or len(evidence.planned.by_rank) < 2:
+    requests = evidence.requests
+    if requests is None or not requests.lane_starts_hit or len(evidence.planned.by_rank) < 2:
         return None
-    if _ranks(evidence) is not None:
+    if not evidence.proven_empty:
+        return None
+    # Prompts that were sent twice, by whomever, hit as well; their tokens are then too many.
+    if evidence.excess_queries or _ranks(evidence) is not None:
         return None
     return Finding(
         Code.RANK_HEADER_IGNORED,
         "error",
-        f"{requests.lane_starts_hit} requests hit although they were the first of their group on their rank, and the "
-        "caches had been emptied: requests were answered by other ranks than planned, as by a cache-aware router",
+        f"{_requests(requests.lane_starts_hit)} hit although they were the first of their group on their rank, and the "
+        "caches had been emptied, which is consistent with requests that other ranks than planned answered, as behind "
+        "a cache-aware router, and with another order than planned",
         {"lane_starts_hit": requests.lane_starts_hit, "hits_beyond_plan": -evidence.hits_short},
         "Plan prefix_cache.mode warmup, in which every rank has every prefix; or send to the ranks themselves "
         "(service.inference_url without a router).",

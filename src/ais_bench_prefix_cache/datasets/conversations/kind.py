@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 
 from ais_bench_prefix_cache.datasets.conversations.plan_replay import ReplayedTurn, replay_conversations
-from ais_bench_prefix_cache.datasets.format.capacity import capacity_warnings
+from ais_bench_prefix_cache.datasets.format.capacity import KeptHits, capacity_warnings
 from ais_bench_prefix_cache.datasets.format.documents import is_count
 from ais_bench_prefix_cache.datasets.format.kind import (
     Content,
@@ -103,6 +103,9 @@ class ConversationLedger(Ledger):
         self._scenario = scenario
         self.plan = plan
         self.count = len(plan.turns)
+        self._system_prompts: dict[int, tuple[str, list[int]]] = {}
+        self._first_blocks: dict[tuple[int, ...], int] = {}
+        self._partings: set[tuple[int, ...]] = set()
 
     def expected(self, index: int, row: JsonRow) -> ConversationRow:
         return planned_row(
@@ -111,7 +114,7 @@ class ConversationLedger(Ledger):
             system_prompt=row["system_prompt"],
             question=row["question"],
             token_ids=row["token_ids"],
-            answer=row["answer"],
+            answer=row["answer"] if self.plan.scripted else ANSWER,
             answer_token_ids=row["answer_token_ids"],
             spare_token_id=row["spare_token_id"],
         )
@@ -128,6 +131,30 @@ class ConversationLedger(Ledger):
         if (spare is None) == self.plan.scripted or (answer and spare == answer[0]):
             allowed = "a token that the answer does not begin with" if self.plan.scripted else "null"
             findings.add(Code.WRONG_VALUE, f"{where}: spare_token_id", f"it says {spare}", allowed=allowed)
+        self._add_beginning(planned, row, where, findings)
+
+    def _add_beginning(self, planned: PlannedTurn, row: JsonRow, where: str, findings: Findings) -> None:
+        """Conversations have their group's system prompt in common, and part in the block in which it ends."""
+        shared = planned.new_tokens - planned.message_tokens
+        text, ids = row["system_prompt"], row["token_ids"]
+        if bool(text) != bool(shared):
+            findings.add(Code.WRONG_VALUE, f"{where}: system_prompt", f"it stands for {shared} tokens")
+        if planned.turn:
+            return
+        if (text, ids[:shared]) != self._system_prompts.setdefault(planned.group, (text, ids[:shared])):
+            message = f"its system prompt is not that of {group_name(planned.group)} before it"
+            findings.add(Code.PREFIX_DIFFERS, where, message)
+        size = self.plan.block_size
+        whole = shared - shared % size
+        first, parting = tuple(ids[:size]), (planned.group, *ids[whole : whole + size])
+        owner = planned.group if whole else ~planned.conversation
+        twice = len(first) == size and self._first_blocks.setdefault(first, owner) != owner
+        if whole and len(parting) == 1 + size:
+            twice = twice or parting in self._partings
+            self._partings.add(parting)
+        if twice:
+            message = "its beginning has a block in common with a conversation that it shares no such block with"
+            findings.add(Code.NOT_UNIQUE, f"{where}: token_ids", message)
 
     def sections(self, artifacts: Mapping[str, Any]) -> dict[str, Any]:
         plan = self.plan
@@ -177,7 +204,8 @@ class ConversationLedger(Ledger):
 def plan_warnings(scenario: Scenario, plan: ConversationPlan) -> list[dict[str, Any]]:
     """That a server of known size forgets what the plan counts on, with ``batch_size`` conversations under way."""
     blocks = scenario.service.kv_cache_blocks
-    if blocks is None:
+    # What SGLang's tree keeps of histories is not replayed.
+    if blocks is None or scenario.service.engine == "sglang":
         return []
     turns = [
         ReplayedTurn(
@@ -199,7 +227,9 @@ def plan_warnings(scenario: Scenario, plan: ConversationPlan) -> list[dict[str, 
         ranks=plan.dp_size,
         num_blocks=None,
     )
-    return [] if replay is None else capacity_warnings(replay.capacity_curve(), blocks, plan.total.shared)
+    if replay is None:
+        return []
+    return capacity_warnings(KeptHits.by_curve(replay.capacity_curve(), blocks, plan.total.shared), plan.total.shared)
 
 
 def planned_row(

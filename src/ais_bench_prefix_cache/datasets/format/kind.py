@@ -17,6 +17,7 @@ from ais_bench_prefix_cache.foundation.findings import Findings
 from ais_bench_prefix_cache.scenario.model import Scenario, ScenarioRules
 
 if TYPE_CHECKING:
+    from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
     from ais_bench_prefix_cache.exact_text.corpus import Corpus
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 
@@ -186,6 +187,14 @@ class DataSetKind(ABC):
 
         ``records`` has the files of rows as they are, without those that cannot be read.
         """
+
+    def planned_elsewhere(self, manifest: Mapping[str, Any]) -> list[str]:
+        """What nothing proves of a data set that this version's plan cannot give; empty for all others."""
+        return []
+
+    def verify_recorded(self, path: Path, manifest: dict[str, Any], content: bytes) -> VerifiedDataSet:
+        """Verify what such a data set says of itself. Raises :class:`ArtifactError` with all that is wrong."""
+        raise NotImplementedError(f"data sets of the kind {self.name} are all planned by their own version")
 
     def not_proven(self, manifest: Mapping[str, Any]) -> list[str]:
         """What of a verified data set nothing proves, not even making it again."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from ais_bench_prefix_cache.datasets.format.capacity import CAPACITY_WARNING, capacity_warnings
+from ais_bench_prefix_cache.datasets.format.capacity import CAPACITY_WARNING, KeptHits, RadixKept, capacity_warnings
 from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256
 from ais_bench_prefix_cache.datasets.format.kind import (
     Content,
@@ -52,8 +52,7 @@ from ais_bench_prefix_cache.foundation.errors import ArtifactError, PrefixCacheE
 from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, block_hashes
-from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve
-from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceRequest
+from ais_bench_prefix_cache.kvcache.trace_replay import ReplayedRequest, TraceReplay, TraceRequest
 from ais_bench_prefix_cache.planning.summary import length_summary
 from ais_bench_prefix_cache.scenario.model import Scenario
 
@@ -95,14 +94,17 @@ class TraceLedger(Ledger):
     """Places follow from the order; hits lie within what the trace's own names hit."""
 
     def __init__(
-        self, scenario: Scenario, trace: Mapping[str, Any], curve: Callable[[], CapacityCurve] | None = None
+        self, scenario: Scenario, trace: Mapping[str, Any], kept: Callable[[int], KeptHits | None] | None = None
     ) -> None:
-        """``trace`` is the manifest's section; ``curve`` is asked, once written, what a server of known size hits."""
+        """``trace`` is the manifest's section; ``kept`` says, once written, what a server of known size hits.
+
+        It is told the planned hits.
+        """
         self._ranks = scenario.service.dp_size
         self._output_key = scenario.output_key
         self._blocks = scenario.service.kv_cache_blocks
         self._trace = trace
-        self._curve = curve
+        self._kept = kept
         self._names = TraceReplay(block_size=trace["block_size"], ranks=self._ranks)
         self._input_tokens, self._max_tokens = array("q"), array("q")
         self._shares = [TokenShare() for _ in range(self._ranks)]
@@ -159,8 +161,8 @@ class TraceLedger(Ledger):
 
     def analysis(self, run_id: str, recorded: Warnings | None) -> dict[str, Any]:
         theory = self._theory()
-        if self._curve is not None:
-            warnings: Warnings = capacity_warnings(self._curve(), self._blocks, theory["hit_tokens"])
+        if self._kept is not None:
+            warnings: Warnings = capacity_warnings(self._kept(theory["hit_tokens"]), theory["hit_tokens"])
         else:
             # Whether they are right, a replay of the prompts' tokens shows, which only a tokenizer makes possible.
             warnings = [each for each in recorded or () if each.get("code") == CAPACITY_WARNING and self._blocks]
@@ -317,7 +319,7 @@ def _content(
     check_each: bool = False,
     ray: str | None = None,
 ) -> Content:
-    from ais_bench_prefix_cache.datasets.traces.trace_lines import trace_batches
+    from ais_bench_prefix_cache.datasets.traces.trace_lines import TextMaker, trace_batches
     from ais_bench_prefix_cache.datasets.traces.trace_prompts import TracePrompts
 
     prompts = TracePrompts(
@@ -327,10 +329,27 @@ def _content(
         block_size=scenario.block_size,
         check_each=check_each,
     )
-    replay = TraceReplay(block_size=scenario.block_size, ranks=scenario.service.dp_size)
-    ledger = TraceLedger(scenario, trace, replay.capacity_curve)
+    service = scenario.service
+    replay = TraceReplay(block_size=scenario.block_size, ranks=service.dp_size)
+    blocks, trees = service.kv_cache_blocks, None
+    if blocks is not None and service.engine == "sglang":
+        trees = RadixKept(blocks, page_size=scenario.block_size, ranks=service.dp_size)
+
+    def kept(planned_hits: int) -> KeptHits | None:
+        if blocks is None:
+            return None
+        return KeptHits.by_curve(replay.capacity_curve(), blocks, planned_hits) if trees is None else trees.kept()
+
+    def send(request: TraceRequest) -> ReplayedRequest:
+        replayed = replay.send(request)
+        if trees is not None:
+            trees.send(request, replayed.rank)
+        return replayed
+
+    ledger = TraceLedger(scenario, trace, kept)
     rows = read_trace(path, trace_block_size=trace["block_size"])
-    batches = trace_batches(rows, prompts, replay, ledger, workers=sources.workers, ray=ray)
+    maker = TextMaker(prompts, scenario.block_size)
+    batches = trace_batches(rows, maker, send, ledger, workers=sources.workers, ray=ray)
     reason = ""
     if not prompts.one_by_one:
         reason = "its tokenizer adds tokens at the end of a text, or is not proven to encode words one by one"

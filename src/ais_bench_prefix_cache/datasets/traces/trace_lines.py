@@ -11,7 +11,7 @@ from ais_bench_prefix_cache.datasets.range_workers import TOKENS_IN_A_RANGE, mad
 from ais_bench_prefix_cache.datasets.traces.kind import NO_ANSWER, TraceLedger, TraceRow
 from ais_bench_prefix_cache.foundation.findings import Findings
 from ais_bench_prefix_cache.kvcache.block_hash import BlockHash, block_hashes
-from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceRequest
+from ais_bench_prefix_cache.kvcache.trace_replay import ReplayedRequest, TraceRequest
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.traces.reading import TraceRow as ReadRow
@@ -46,27 +46,29 @@ class TextMaker:
 
 def trace_batches(
     rows: Iterator[ReadRow],
-    prompts: TracePrompts,
-    replay: TraceReplay,
+    maker: TextMaker,
+    send: Callable[[TraceRequest], ReplayedRequest],
     ledger: TraceLedger,
     *,
     workers: int = 1,
     ray: str | None = None,
 ) -> Iterator[LineBatch]:
-    """The lines of all rows; ``ledger`` takes each in. Several processes make them where :attr:`one_by_one` holds.
+    """The lines of all rows; ``send`` replays each, in their order, and ``ledger`` takes it in.
+
+    Several processes make the texts where prompts are made one by one.
 
     Raises:
         GenerationError: a prompt cannot be made.
         ArtifactError: a prompt does not share what the trace's blocks share.
     """
-    if not prompts.one_by_one:
+    if not maker.prompts.one_by_one:
         workers, ray = 1, None
     index = 0
-    for made in made_in_order(TextMaker(prompts, replay.block_size), _ranges(rows), workers=workers, ray=ray):
+    for made in made_in_order(maker, _ranges(rows), workers=workers, ray=ray):
         findings = Findings()
         files: list[list[bytes]] = []
         for text in made:
-            row = _row(index, text, replay).as_json()
+            row = _row(index, text, send).as_json()
             ledger.add(index, row, f"row {index}", findings)
             lines = (row, *ledger.companions(index, row))
             files = files or [[] for _ in lines]
@@ -77,10 +79,10 @@ def trace_batches(
         yield LineBatch(len(made), tuple([b"".join(parts) for parts in files]))
 
 
-def _row(index: int, text: MadeText, replay: TraceReplay) -> TraceRow:
+def _row(index: int, text: MadeText, send: Callable[[TraceRequest], ReplayedRequest]) -> TraceRow:
     """The row of a text, without the text."""
     row = text.row
-    replayed = replay.send(TraceRequest(text.block_hashes, text.tokens, row.output_tokens))
+    replayed = send(TraceRequest(text.block_hashes, text.tokens, row.output_tokens))
     return TraceRow(
         request_id=request_id(index),
         sequence_index=index,

@@ -12,7 +12,7 @@ from tests.doubles.run_evidence import EXACT, WARM, between, counted, facts, see
 
 from ais_bench_prefix_cache.analysis.diagnosis.diagnose import diagnose
 from ais_bench_prefix_cache.analysis.diagnosis.evidence import Evidence
-from ais_bench_prefix_cache.analysis.run_facts import CachePrediction
+from ais_bench_prefix_cache.analysis.run_facts import CachePrediction, ResetFact, RunFacts
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 
@@ -38,17 +38,17 @@ CASES: list[tuple[Code, Evidence, str, str]] = [
     (
         # Decode context parallelism of 2: the cache holds twice the tokens of its blocks.
         Code.SERVER_BLOCK_SIZE_MULTIPLE,
-        counted(1000, 288, config={"kv_cache_size_tokens": "320000"}),
+        counted(1000, 576, replace(WARM, tokens=TokenShare(1000, 720)), config={"kv_cache_size_tokens": "320000"}),
         "error",
-        "the server's hits come in steps of 32 tokens by its own words, tokenizer.block_size is 16: with decode "
-        "context "
-        "parallelism a block spans several devices",
+        "by the server's own words hits come in steps of 32 tokens, as with decode context parallelism, where a block "
+        "spans several devices; tokenizer.block_size is 16, and what was hit is consistent with that",
     ),
     (
         Code.SERVER_BLOCK_SIZE_MULTIPLE,
-        seen(counted(1000, 352), [0, 32, 64, 32, 32, 64, 32, 32, 32, 32]),
+        seen(counted(1000, 448), [0, *[64, 32] * 4, 64], expected=[0, 64, 48, 64, 48, 80, 32, 64, 48, 64]),
         "error",
-        "all cached_tokens that responses reported are multiples of 32, tokenizer.block_size is 16",
+        "each of the cached_tokens that responses reported is the planned hit cut down to a multiple of 32, as with "
+        "blocks of so many tokens; tokenizer.block_size is 16",
     ),
     (
         Code.WRONG_BLOCK_SIZE,
@@ -60,9 +60,9 @@ CASES: list[tuple[Code, Evidence, str, str]] = [
         Code.CACHE_TOO_SMALL,
         facts(counted(1000, 192), cache_prediction=CachePrediction(320, 192, 40)),
         "error",
-        "the server's cache evicts blocks that the plan counts on: with 320 tokens for each engine the requests, sent "
-        "one after another, hit 0.1920 of their tokens, not 0.5760; several at once evict in another order and hit a "
-        "little more or less",
+        "by replay a cache of 320 tokens for each engine, the server's, evicts blocks that the plan counts on: the "
+        "requests, sent one after another, hit 0.1920 of their tokens, not 0.5760; several at once evict in another "
+        "order and hit a little more or less",
     ),
     (
         Code.CACHE_TOO_SMALL,
@@ -74,8 +74,9 @@ CASES: list[tuple[Code, Evidence, str, str]] = [
         Code.HYBRID_MODEL,
         counted(1000, 448, config={"kv_cache_size_tokens": "104000"}),
         "warning",
-        "the model is a hybrid (sliding window or Mamba layers): the first request that shares a shorter part of a "
-        "warmed prefix hits 0, the second hits in full",
+        "the cache holds no whole multiple of its blocks' tokens, as where layers of two kinds share it: with such a "
+        "hybrid the first request that shares a shorter part of a warmed prefix hits 0, the second hits in full; the "
+        "128 tokens that were not hit are consistent with that",
     ),
     (
         Code.SPECULATIVE_DECODING,
@@ -96,7 +97,8 @@ CASES: list[tuple[Code, Evidence, str, str]] = [
         Code.PREEMPTIONS,
         counted(1000, 512, num_preemptions=3),
         "warning",
-        "the server preempted running requests 3 times because its KV cache was full, and lost cached blocks",
+        "the server preempted running requests 3 times, as it does when its KV cache is full; the 64 tokens that were "
+        "not hit are consistent with that",
     ),
     (
         Code.EXTERNAL_KV_TIER,
@@ -164,3 +166,64 @@ def test_real_full_attention_servers_are_neither_hybrid_nor_parallel(file: str, 
 
 def test_a_capacity_that_looks_parallel_is_no_finding_where_all_hits_came() -> None:
     assert diagnose(counted(1000, 576, config={"kv_cache_size_tokens": "320000"})) == []
+
+
+# Rival causes with the same sums: what a finding says must be shown by its own evidence.
+
+
+def of(evidence: Evidence) -> list[tuple[str, str]]:
+    """Code and severity of each finding."""
+    return [(finding.code, finding.severity) for finding in diagnose(evidence)]
+
+
+def test_hits_that_a_reset_took_are_no_larger_blocks_although_all_values_have_a_step_in_common() -> None:
+    planned = [0, 64, 128, 64, 128, 64, 128, 64, 128, 64]
+    lost = seen(counted(1000, 640), [*planned[:8], 0, 0], expected=planned)
+    assert lost.requests is not None and (lost.requests.seen_step, lost.requests.beside_step) == (64, 2)
+    assert of(replace(lost, planned=replace(WARM, tokens=TokenShare(1000, 832)))) == [("HITS_MISSING", "warning")]
+
+
+def test_a_told_block_size_is_no_reason_for_more_than_a_block_of_each_hit() -> None:
+    """Every prompt salted: nothing is hit, and 0 is a multiple of every size."""
+    long = replace(WARM, tokens=TokenShare(1000, 720), requests_with_hits=9)
+    told = {"block_size": "32", "kv_cache_size_tokens": "320000"}
+    assert of(counted(1000, 0, long, config=told)) == [
+        ("HITS_MISSING", "warning"),
+        ("SERVER_BLOCK_SIZE_MULTIPLE", "note"),
+    ]
+    assert of(counted(1000, 576, long, config=told)) == [("SERVER_BLOCK_SIZE_MULTIPLE", "error")]
+
+
+def test_steps_that_the_server_tells_are_no_reason_for_hits_beside_them() -> None:
+    parallel = {"kv_cache_size_tokens": "320000"}
+    assert of(counted(1000, 432, config=parallel)) == [
+        ("HITS_MISSING", "warning"),
+        ("SERVER_BLOCK_SIZE_MULTIPLE", "note"),
+    ]
+
+
+def test_a_prediction_is_no_finding_where_the_hits_came_and_not_the_whole_of_it_where_far_fewer_did() -> None:
+    small = CachePrediction(320, 400, 40)
+    assert of(facts(counted(1000, 576), cache_prediction=small)) == []
+    for hits, beyond in ((384, False), (64, True)):
+        (finding,) = diagnose(facts(counted(1000, hits), cache_prediction=small))
+        assert finding.code == "CACHE_TOO_SMALL"
+        assert finding.message.endswith(f"; counted was {hits / 1000:.4f}, so there may be another reason") is beyond
+
+
+def test_preemptions_lose_nothing_where_all_hits_came() -> None:
+    (finding,) = diagnose(counted(1000, 576, num_preemptions=1))
+    assert finding.message == "the server preempted running requests 1 time, as it does when its KV cache is full"
+
+
+def test_a_cache_that_was_seen_to_be_empty_held_nothing_of_an_earlier_run() -> None:
+    empty = RunFacts(reset=ResetFact(accepted=True, hits_after={0: 0}))
+    (finding,) = diagnose(replace(counted(1000, 640), facts=empty))
+    assert "an earlier run" not in finding.message
+    assert "others who sent the same prompts since the cache was seen to be empty" in finding.message
+
+
+def test_a_server_that_names_its_kinds_of_layers() -> None:
+    (finding,) = diagnose(counted(1000, 576, config={"sliding_window": "128"}))
+    assert (finding.code, finding.severity) == ("HYBRID_MODEL", "note")
+    assert finding.message.startswith("the server names sliding-window or Mamba layers: with such a hybrid")

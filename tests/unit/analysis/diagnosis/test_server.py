@@ -70,7 +70,8 @@ CASES: list[tuple[Code, Evidence, str, str]] = [
         Code.SERVER_RESTARTED,
         refused(vllm_text(engine(0, 0)), vllm_text(engine(100, 64), start=950.0)),
         "error",
-        "process_start_time_seconds: the server was restarted between the snapshots: it was 900.000, it is 950.000",
+        "process_start_time_seconds: the snapshots are of different processes: it was restarted in between, or another "
+        "server answered (it was 900.000, it is 950.000)",
     ),
     (
         Code.ROLES_MIXED,
@@ -176,3 +177,24 @@ def test_a_replaced_worker_is_named_by_its_series() -> None:
         'rank 0: vllm:prefix_cache_queries_total{WorkerId="b",engine="0",model_name="m"} appeared between the '
         "snapshots; it is 900",
     ]
+
+
+def test_a_process_that_was_started_before_the_first_one_is_no_restart() -> None:
+    (finding,) = diagnose(refused(vllm_text(engine(0, 0), start=950.0), vllm_text(engine(100, 64))))
+    assert finding.code == "SERVER_RESTARTED"
+    assert finding.message == (
+        "process_start_time_seconds: the snapshots are of different processes, and the second was started before the "
+        "first: the files are swapped, or another server answered (it was 950.000, it is 900.000)"
+    )
+
+
+def test_hits_that_were_counted_outweigh_a_label_that_says_that_nothing_is_cached() -> None:
+    off = {"enable_prefix_caching": "False"}
+    assert diagnose(counted(1000, 576, config=off)) == []
+    findings = diagnose(counted(1000, 560, config=off))
+    assert [(finding.code, finding.severity) for finding in findings] == [
+        ("HITS_MISSING", "warning"),
+        ("PREFIX_CACHING_OFF", "note"),
+    ]
+    (nothing,) = diagnose(counted(1000, 0, config=off))
+    assert (nothing.code, nothing.severity) == ("PREFIX_CACHING_OFF", "error")

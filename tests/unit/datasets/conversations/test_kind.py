@@ -90,8 +90,8 @@ def test_every_text_has_its_tokens_and_parts_where_planned(
     capsys.readouterr()
 
 
-def test_theory_stands_in_manifest_and_analysis(prepare: Any, deepseek_tokenizer_dir: Path) -> None:
-    files = prepare(deepseek_tokenizer_dir)
+def test_theory_stands_in_manifest_and_analysis(prepare: Any, qwen3_tokenizer_dir: Path) -> None:
+    files = prepare(qwen3_tokenizer_dir)
     rows, manifest = rows_of(files), json.loads(Path(files["manifest"]).read_text())
     theory = json.loads(Path(files["analysis"]).read_text())["theory"]
     hits = [row["theoretical_hit_tokens"] for row in rows]
@@ -119,9 +119,9 @@ def test_theory_stands_in_manifest_and_analysis(prepare: Any, deepseek_tokenizer
     ],
 )
 def test_what_does_not_follow_from_the_scenario_is_found(
-    prepare: Any, deepseek_tokenizer_dir: Path, key: str, value: Any, said: str, capsys: pytest.CaptureFixture[str]
+    prepare: Any, qwen3_tokenizer_dir: Path, key: str, value: Any, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = prepare(deepseek_tokenizer_dir, answers="scripted")
+    files = prepare(qwen3_tokenizer_dir, answers="scripted")
     path = Path(files["full"])
     first, *others = path.read_text().splitlines(keepends=True)
     path.write_text("".join([json.dumps({**json.loads(first), key: value}, ensure_ascii=False) + "\n", *others]))
@@ -130,11 +130,11 @@ def test_what_does_not_follow_from_the_scenario_is_found(
 
 
 def test_lengths_of_a_file_become_part_of_the_data_set(
-    prepare: Any, deepseek_tokenizer_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    prepare: Any, qwen3_tokenizer_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lengths = tmp_path / "turns.csv"
     lengths.write_text("turns\n2\n1\n3\n")
-    files = prepare(deepseek_tokenizer_dir, count=3, turns={"mode": "csv", "path": str(lengths)})
+    files = prepare(qwen3_tokenizer_dir, count=3, turns={"mode": "csv", "path": str(lengths)})
     lengths.unlink()
     config = json.loads(Path(files["manifest"]).read_text())["effective_config"]
     assert config["conversation"]["turns"] == {"mode": "explicit", "values": [2, 1, 3]}
@@ -143,15 +143,15 @@ def test_lengths_of_a_file_become_part_of_the_data_set(
     capsys.readouterr()
 
 
-def test_a_page_of_one_token_needs_first_tokens_that_differ(prepare: Any, deepseek_tokenizer_dir: Path) -> None:
-    rows = rows_of(prepare(deepseek_tokenizer_dir, block_size=1, count=40, turns={"mode": "fixed", "value": 1}))
+def test_a_page_of_one_token_needs_first_tokens_that_differ(prepare: Any, qwen3_tokenizer_dir: Path) -> None:
+    rows = rows_of(prepare(qwen3_tokenizer_dir, block_size=1, count=40, turns={"mode": "fixed", "value": 1}))
     firsts = [row["token_ids"][row["system_prompt_tokens"]] for row in rows]
     assert len(set(firsts)) == 40
 
 
-def test_a_code_without_room_is_refused(prepare: Any, deepseek_tokenizer_dir: Path) -> None:
+def test_a_code_without_room_is_refused(prepare: Any, qwen3_tokenizer_dir: Path) -> None:
     error = prepare(
-        deepseek_tokenizer_dir,
+        qwen3_tokenizer_dir,
         count=3000,
         turns={"mode": "fixed", "value": 1},
         system_prompts={"count": 1, "length": {"mode": "fixed", "value": 31}},
@@ -166,12 +166,12 @@ def test_a_vocabulary_without_words_of_one_token_is_refused(prepare: Any, tokeni
 
 
 def test_a_cache_that_forgets_is_warned_of(
-    tmp_path: Path, gsm8k_path: Path, deepseek_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, gsm8k_path: Path, qwen3_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scenario = tmp_path / "small.json"
     document = {
         "run": {"run_id": "small", "output_dir": str(tmp_path / "small")},
-        "tokenizer": {"path": str(deepseek_tokenizer_dir), "block_size": 16},
+        "tokenizer": {"path": str(qwen3_tokenizer_dir), "block_size": 16},
         "corpus": {"path": str(gsm8k_path)},
         "service": {"kv_cache_blocks": 30, "dp_size": 1},
         "conversation": {**SECTION, "turns": {"mode": "fixed", "value": 5}},

@@ -12,12 +12,12 @@ from ais_bench_prefix_cache.cli import main
 
 
 @pytest.fixture
-def command(tmp_path: Path, deepseek_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+def command(tmp_path: Path, qwen3_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     def run(name: str, count: int, length: int, mode: str, *options: str) -> tuple[int, str]:
         (tmp_path / "corpus.jsonl").write_text('{"question": "Why?"}\n')
         scenario = {
             "run": {"run_id": "big", "output_dir": str(tmp_path / "out")},
-            "tokenizer": {"path": str(deepseek_tokenizer_dir), "block_size": 16},
+            "tokenizer": {"path": str(qwen3_tokenizer_dir), "block_size": 16},
             "corpus": {"path": str(tmp_path / "corpus.jsonl")},
             "requests": {"count": count, "input_length": {"mode": "fixed", "value": length}},
             "prefix_cache": {"mode": mode, "target_hit_rate": 0.5, "groups": {"count": 1}},

@@ -51,6 +51,7 @@ def prepare(tmp_path: Path, gsm8k_path: Path, capsys: pytest.CaptureFixture[str]
         ranks: int = 1,
         name: str = "t",
         kv_cache_blocks: int | None = None,
+        engine: str = "auto",
     ) -> Any:
         trace = tmp_path / "trace.jsonl"
         trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -61,7 +62,7 @@ def prepare(tmp_path: Path, gsm8k_path: Path, capsys: pytest.CaptureFixture[str]
                     "run": {"run_id": name, "output_dir": str(tmp_path / name)},
                     "tokenizer": {"path": str(tokenizer), "block_size": block_size},
                     "corpus": {"path": str(gsm8k_path)},
-                    "service": {"dp_size": ranks, "kv_cache_blocks": kv_cache_blocks},
+                    "service": {"dp_size": ranks, "kv_cache_blocks": kv_cache_blocks, "engine": engine},
                 }
             )
         )
@@ -81,8 +82,10 @@ def common(first: list[int], second: list[int]) -> int:
     return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
-@pytest.mark.parametrize("tokenizer_fixture", ["qwen3_tokenizer_dir", "deepseek_tokenizer_dir"])
-@pytest.mark.parametrize("trace_block_size", [16, 512])
+@pytest.mark.parametrize(
+    ("tokenizer_fixture", "trace_block_size"),
+    [("qwen3_tokenizer_dir", 16), ("qwen3_tokenizer_dir", 512), ("deepseek_tokenizer_dir", 64)],
+)
 def test_prompts_share_exactly_what_the_trace_shares(
     tokenizer_fixture: str, trace_block_size: int, prepare: Any, request: pytest.FixtureRequest
 ) -> None:
@@ -261,6 +264,21 @@ def test_a_server_that_is_too_small_for_the_trace_is_named(
     assert main(["validate", "--manifest", files["manifest"], "--deep", "--tokenizer", str(qwen3_tokenizer_dir)]) == 0
 
 
+def test_a_small_cache_of_sglang_hits_what_simulate_says(
+    prepare: Any, qwen3_tokenizer_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = random_trace(16)
+    pages = 4 + max((row["input_length"] + row["output_length"] - 2) // 16 + 1 for row in trace)
+    files = prepare(trace, qwen3_tokenizer_dir, name="small", kv_cache_blocks=pages, engine="sglang")
+    (warning,) = json.loads(Path(files["analysis"]).read_text())["warnings"]
+    assert (
+        main(["simulate", str(tmp_path / "trace.jsonl"), "--engine", "sglang", "--blocks", str(pages), "--json"]) == 0
+    )
+    assert warning["predicted_hits"] == json.loads(capsys.readouterr().out)["hits"] < warning["planned_hits"]
+    assert warning["needed_kv_cache_blocks"] is None
+    assert main(["validate", "--manifest", files["manifest"], "--deep", "--tokenizer", str(qwen3_tokenizer_dir)]) == 0
+
+
 def edited(path: str, change: Any) -> None:
     rows = rows_of(path)
     change(rows)
@@ -337,7 +355,7 @@ def test_an_exported_data_set_hits_what_the_trace_hit(
             [{"input_length": 40, "hash_ids": [1, 2, 3]}],
             (),
             4,
-            "error [CODE_TOO_LONG] scenario: tokenizer.block_size: a code that tells blocks apart needs 6 tokens, but "
+            "error [CODE_TOO_LONG] scenario: tokenizer.block_size: a code that tells blocks apart needs 7 tokens, but "
             "the first block has 3\n    Use a larger block size, or a tokenizer with more words of one token.\n",
         ),
     ],
@@ -348,10 +366,10 @@ def test_traces_that_cannot_be_imported(
     block_size: int,
     message: str,
     prepare: Any,
-    deepseek_tokenizer_dir: Path,
+    qwen3_tokenizer_dir: Path,
     tmp_path: Path,
 ) -> None:
-    refused = prepare(rows, deepseek_tokenizer_dir, *options, block_size=block_size)
+    refused = prepare(rows, qwen3_tokenizer_dir, *options, block_size=block_size)
     assert refused == (2, message.replace("{trace}", str(tmp_path / "trace.jsonl")))
     assert not list(tmp_path.glob("t_*"))
 
