@@ -387,8 +387,12 @@ class ConversationKind(DataSetKind):
             "planning_only": True,
             "content_validation_deferred_to_prepare": True,
         }
-        note = f"{len(plan.turns)} turns of {plan.conversations} conversations, {plan.total.total} input tokens"
-        return Inspection(summary, plan_warnings(scenario, plan), f"{note}, theoretical hit rate {plan.total.rate:.6f}")
+        turns, rate = len(plan.turns), plan.total.rate
+        note = (
+            f"{turns} turns of {plan.conversations} conversations, {plan.total.total} input tokens, "
+            f"theoretical hit rate {rate:.6f}"
+        )
+        return Inspection(summary, plan_warnings(scenario, plan), note, turns, rate)
 
     def prepare(self, preparation: Preparation) -> Content:
         plan = plan_conversations(preparation.scenario)

@@ -98,17 +98,22 @@ class Content:
     """What the log says of its making."""
     batches: Iterable[LineBatch] | None = None
     """The lines of the rows, where making them needs no rows one by one."""
-    one_process: str = "only text data sets and those of traces are made by several"
-    """Why no more than one process makes it; empty where several can."""
+    one_process: str | None = "only text data sets and those of traces are made by several"
+    """Why several processes cannot make it; None where they can."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """A plan that nothing was made of: what ``inspect`` prints, what it warns of, and its line of the log."""
+    """A plan that nothing was made of: what ``inspect`` prints, what it warns of, and its line of the log.
+
+    ``theoretical_hit_rate`` is a fraction of 1; None where only the server knows the tokens.
+    """
 
     summary: Mapping[str, Any]
     warnings: Warnings
     note: str
+    requests: int
+    theoretical_hit_rate: float | None
 
 
 class DeepCheck(ABC):

@@ -62,10 +62,6 @@ class AssembledPromptSet:
         self._lexicon = lexicon = Lexicon(tokenizer)
         self.proven = lexicon.proof.proven
         """Whether the join proof holds: ranges of requests can then be made one by one."""
-        self.not_by_ranges = ""
-        """Why they cannot; empty where they can."""
-        if not self.proven:
-            self.not_by_ranges = f"nothing proves that words are encoded one by one: {lexicon.proof.reason}"
         self.encode_whole = verify == "full" or not self.proven
         """Whether every prompt is encoded whole."""
 

@@ -386,7 +386,8 @@ class TextKind(DataSetKind):
             f"{len(plan)} requests, {plan.total_input_tokens} input tokens, planned by {trajectory.path} "
             f"({trajectory.status}), theoretical hit rate {plan.theoretical_hit_rate:.6f}"
         )
-        return Inspection(inspect_summary(scenario, plan), plan_warnings(scenario, plan), note)
+        summary, warnings = inspect_summary(scenario, plan), plan_warnings(scenario, plan)
+        return Inspection(summary, warnings, note, len(plan), plan.theoretical_hit_rate)
 
     def prepare(self, preparation: Preparation) -> Content:
         scenario = preparation.scenario
@@ -402,7 +403,9 @@ class TextKind(DataSetKind):
         content = text_content(scenario, plan, prompts)
         assert isinstance(content.ledger, TextLedger)
         batches = text_batches(scenario, prompts, content.ledger, preparation.workers, preparation.ray)
-        return replace(content, batches=batches, one_process=prompts.not_by_ranges)
+        proof = sources.tokenizer.join_proof
+        alone = None if proof.proven else f"nothing proves that words are encoded one by one: {proof.reason}"
+        return replace(content, batches=batches, one_process=alone)
 
     def ledger(
         self, paths: RunPaths, manifest: Mapping[str, Any], records: Mapping[str, FileRecord], findings: Findings

@@ -350,7 +350,7 @@ def _content(
     rows = read_trace(path, trace_block_size=trace["block_size"])
     maker = TextMaker(prompts, scenario.block_size)
     batches = trace_batches(rows, maker, send, ledger, workers=sources.workers, ray=ray)
-    reason = ""
+    alone = None
     if not prompts.one_by_one:
-        reason = "its tokenizer adds tokens at the end of a text, or is not proven to encode words one by one"
-    return Content((), count, ledger, (f"trace {dict(trace)}",), batches, reason)
+        alone = "its tokenizer adds tokens at the end of a text, or is not proven to encode words one by one"
+    return Content((), count, ledger, (f"trace {dict(trace)}",), batches, alone)
