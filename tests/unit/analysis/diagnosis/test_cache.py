@@ -219,6 +219,22 @@ def test_a_prediction_is_no_finding_where_the_hits_came_and_not_the_whole_of_it_
         assert finding.message.endswith(f"; counted was {hits / 1000:.4f}, so there may be another reason") is beyond
 
 
+def test_what_the_probes_measured_outweighs_what_sums_and_steps_could_mean() -> None:
+    probed = RunFacts(probed_block_size=16)
+    drafting = counted(1000, 432, spec_decode_num_drafts=77)
+    lacking = seen(counted(1000, 432), [0] + [48] * 9)
+    halved = seen(counted(1000, 448), [0, *[64, 32] * 4, 64], expected=[0, 64, 48, 64, 48, 80, 32, 64, 48, 64])
+    for evidence, code in (
+        (drafting, "SPECULATIVE_DECODING"),
+        (lacking, "SPECULATIVE_DECODING"),
+        (halved, "SERVER_BLOCK_SIZE_MULTIPLE"),
+    ):
+        assert [found for found, _ in of(evidence)] == [code]
+        assert of(replace(evidence, facts=probed)) == [("HITS_MISSING", "warning")]
+    dropping = replace(drafting, facts=replace(probed, dropped_blocks=1))
+    assert [found for found, _ in of(dropping)] == ["SPECULATIVE_DECODING"]
+
+
 def test_preemptions_lose_nothing_where_all_hits_came() -> None:
     (finding,) = diagnose(counted(1000, 576, num_preemptions=1))
     assert finding.message == "the server preempted running requests 1 time, as it does when its KV cache is full"
