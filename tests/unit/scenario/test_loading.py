@@ -535,7 +535,7 @@ def test_what_is_sent_once_more_has_no_lengths_of_its_own(tmp_path: Path) -> Non
 
 def test_free_routing_needs_someone_else_who_chooses(tmp_path: Path) -> None:
     urls = [f"http://127.0.0.1:{port}/v1/completions" for port in (8000, 8001)]
-    document = {"conversation": {"routing": "free"}, "service": {"dp_size": 2, "inference_url": urls}}
+    document: dict[str, Any] = {"conversation": {"routing": "free"}, "service": {"dp_size": 2, "inference_url": urls}}
     with pytest.raises(
         ScenarioError, match=r"conversation.routing: with 2 URLs .* \(allowed: sticky or round_robin; or"
     ):
