@@ -109,6 +109,19 @@ def _read_both(baseline: Sequence[Path], after: Sequence[Path]) -> tuple[Snapsho
                 problems.extend(error.problems)
         return SnapshotTexts(tuple(texts), tuple(str(path) for path in paths))
 
+    for option, paths in (("--baseline", baseline), ("--after", after)):
+        seen: set[Path] = set()
+        for path in paths:
+            if path.resolve() in seen:
+                problems.append(
+                    Problem(
+                        Code.DUPLICATE_KEY,
+                        option,
+                        f"{path} is given twice, so that its engines would count twice",
+                        allowed="one text of each port",
+                    )
+                )
+            seen.add(path.resolve())
     both = read(baseline), read(after)
     if len(baseline) != len(after):
         problems.append(

@@ -230,6 +230,16 @@ def test_missing_files_come_at_once(data_set: RunPaths, tmp_path: Path, capsys: 
     )
 
 
+def test_one_file_for_two_ports_is_refused(
+    data_set: RunPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = (saved(tmp_path, name, vllm_text(engine(5, 0))) for name in "ba")
+    options = ("--baseline", before, "--baseline", before, "--after", after, "--after", tmp_path / "." / after.name)
+    code, _, err = run(capsys, "--manifest", data_set.manifest, *options)
+    assert code == 2
+    assert err.count("is given twice, so that its engines would count twice (allowed: one text of each port)") == 2
+
+
 def test_a_fifo_in_place_of_a_text_is_refused_at_once(
     data_set: RunPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

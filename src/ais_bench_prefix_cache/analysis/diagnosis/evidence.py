@@ -62,8 +62,8 @@ class Evidence:
 
     @property
     def hits_short(self) -> int:
-        """Hits that theory promises and the counters lack; negative where there are more."""
-        return 0 if self.delta is None else self.planned.tokens.shared - self.delta.hits
+        """Hits that theory promises and the counters lack; negative where there are more, 0 within its range."""
+        return 0 if self.delta is None else self.planned.hits_short(self.delta.hits)
 
     @property
     def as_planned(self) -> bool:
@@ -81,6 +81,8 @@ class Evidence:
         with_hits = self.planned.requests_with_hits
         if self.delta is None or self.hits_short <= 0 or self.delta.hits % size:
             return False
+        if self.planned.block_size % size == 0:
+            return False  # Parts of our blocks hit all that ours do.
         return with_hits is None or self.hits_short < size * with_hits
 
     @property

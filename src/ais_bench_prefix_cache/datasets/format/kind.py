@@ -62,10 +62,11 @@ class Ledger(ABC):
 
 @dataclass(frozen=True)
 class Sources:
-    """What texts are made from."""
+    """What texts are made from, and how many processes may make them again."""
 
     corpus: Corpus
     tokenizer: PromptTokenizer
+    workers: int = 1
 
 
 @dataclass(frozen=True)
@@ -96,16 +97,23 @@ class Content:
     notes: tuple[str, ...] = ()
     """What the log says of its making."""
     batches: Iterable[LineBatch] | None = None
-    """The lines of the same rows, where making them needs no rows one by one."""
+    """The lines of the rows, where making them needs no rows one by one."""
+    one_process: str | None = "only text data sets and those of traces are made by several"
+    """Why several processes cannot make it; None where they can."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """A plan that nothing was made of: what ``inspect`` prints, what it warns of, and its line of the log."""
+    """A plan that nothing was made of: what ``inspect`` prints, what it warns of, and its line of the log.
+
+    ``theoretical_hit_rate`` is a fraction of 1; None where only the server knows the tokens.
+    """
 
     summary: Mapping[str, Any]
     warnings: Warnings
     note: str
+    requests: int
+    theoretical_hit_rate: float | None
 
 
 class DeepCheck(ABC):
