@@ -14,7 +14,7 @@ from ais_bench_prefix_cache.cli import main
 
 Manifest = dict[str, Any]
 Rows = list[dict[str, Any]]
-KINDS = ("text", "csv", "mm", "trace", "distribution")
+KINDS = ("text", "csv", "overrides", "mm", "trace", "conversation", "scripted", "distribution")
 
 
 def canonical(value: Any) -> bytes:
@@ -110,6 +110,15 @@ def one_of_each_kind(base: Path, tokenizer: Path) -> dict[str, Path]:
         "input_length": {"mode": "csv", "path": str(base / "lengths.csv")},
         "output_length": {"mode": "csv", "path": str(base / "lengths.csv")},
     }
+    talk = {
+        "count": 3,
+        "turns": {"mode": "uniform", "min": 2, "max": 3},
+        "system_prompts": {"count": 2, "length": {"mode": "explicit", "values": [35, 20]}},
+        "first_message_length": {"mode": "uniform", "min": 4, "max": 20},
+        "message_length": {"mode": "uniform", "min": 4, "max": 20},
+        "answer_length": {"mode": "uniform", "min": 2, "max": 9},
+        "think_time_ms": {"mode": "uniform", "min": 1, "max": 300},
+    }
     ascending = {"strategy": "input_len_asc"}
     cold = {"mode": "cold", "target_hit_rate": 0.4, "groups": {"count": 2}}
     sections: dict[str, dict[str, Any]] = {
@@ -119,18 +128,37 @@ def one_of_each_kind(base: Path, tokenizer: Path) -> dict[str, Path]:
             "output": {"output_key": "max_tokens"},
         },
         "csv": {"requests": csv, "prefix_cache": cold | {"order": ascending}, "service": {"dp_size": 2}},
+        "overrides": {
+            "requests": {**fixed, "count": 9},
+            "prefix_cache": cold
+            | {
+                "groups": {
+                    "count": 3,
+                    "assignment": {"mode": "weights", "weights": [3, 2, 1]},
+                    "overrides": {
+                        "group-1": {
+                            "input_length": {"mode": "truncated_normal", "mean": 50, "std": 9, "min": 20, "max": 90},
+                            "corpus_selection": {"mode": "indices", "indices": [7, 3]},
+                        }
+                    },
+                },
+                "order": {"strategy": "interleave"},
+            },
+        },
         "mm": {
             "requests": fixed,
             "multimodal": {"mmmu_parquet_dir": str(base / "MMMU"), "scenarios": ["single_1080p"]},
             "service": {"inference_url": "http://127.0.0.1:1/v1/chat/completions"},
         },
         "trace": {"service": {"dp_size": 2}},
+        "conversation": {"conversation": talk, "service": {"dp_size": 2}},
+        "scripted": {"conversation": {**talk, "answers": "scripted"}},
     }
     manifests = {}
     for name, section in sections.items():
         scenario = base / f"{name}.json"
         scenario.write_text(json.dumps({"run": {"run_id": name, "output_dir": str(base / name)}, **common, **section}))
-        mode = {"csv": "text"}.get(name, name)
+        mode = {"csv": "text", "overrides": "text", "scripted": "conversation"}.get(name, name)
         options = ["--trace", str(trace), "--trace-block-size", "16"] if name == "trace" else []
         assert main(["prepare", "--mode", mode, "--scenario", str(scenario), *options]) == 0
         (manifests[name],) = base.glob(f"{name}_*/result/*.manifest.json")

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.doubles.scenarios import scenario_file
+from tests.doubles.sealed_data_sets import seal
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
@@ -114,6 +115,39 @@ def test_theory_equals_the_counter_on_each_rank(by_hand: ByHand) -> None:
         counted = document["actual"]["by_dp"][str(rank)]
         assert counted["queries"] == sum(row["actual_input_tokens"] for row in mine)
         assert counted["hits"] == sum(row["theoretical_hit_tokens"] for row in mine)
+
+
+def test_an_edited_figure_does_not_survive_its_own_texts(by_hand: ByHand) -> None:
+    by_hand.analyze(by_hand.send_all)
+    path = by_hand.manifest.with_name(by_hand.manifest.name.replace("manifest", "analysis"))
+    intact = path.read_bytes()
+
+    def codes(edit: Callable[[dict[str, Any]], object]) -> set[tuple[str, str]]:
+        document = json.loads(intact)
+        edit(document)
+        seal(path, document)
+        by_hand.capsys.readouterr()
+        code = main(["validate", "--manifest", str(by_hand.manifest)])
+        report = json.loads(by_hand.capsys.readouterr().out)
+        assert code == (0 if report["ok"] else 2)
+        return {(each["code"], each["where"].rpartition(": ")[2]) for each in report.get("errors", ())}
+
+    def swap(document: dict[str, Any]) -> None:
+        looks = document["runtime"]
+        before, after = looks["metrics_baseline"], looks["metrics_after"]
+        before["raw_prometheus"], after["raw_prometheus"] = after["raw_prometheus"], before["raw_prometheus"]
+
+    assert codes(lambda document: None) == set()
+    hits = ("WRONG_VALUE", "actual.global_hits")
+    assert codes(lambda document: document["actual"].update(global_hits=999_999)) == {hits}
+    rank = ("WRONG_VALUE", "actual.by_dp.1.hits")
+    assert codes(lambda document: document["actual"]["by_dp"]["1"].update(hits=1)) == {rank}
+    difference = ("WRONG_TYPE", "theory_actual_signed_difference_pp")
+    assert codes(lambda document: document.update(theory_actual_signed_difference_pp=None)) == {difference}
+    finding = {"code": "X", "severity": "note", "message": "m", "evidence": {}, "remedy": "r"}
+    assert codes(lambda document: document["findings"].append(finding)) == {("WRONG_VALUE", "findings")}
+    assert codes(lambda document: document.pop("runtime")) == {("ANALYSIS_DAMAGED", "runtime")}
+    assert codes(swap) and ("ANALYSIS_DAMAGED", "runtime") not in codes(swap)
 
 
 def test_one_request_too_many_is_foreign_traffic(by_hand: ByHand) -> None:

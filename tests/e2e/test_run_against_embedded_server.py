@@ -16,8 +16,10 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.doubles.sealed_data_sets import seal
 from tests.doubles.word_data_set import prepare_words
 
+from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.writing import claimed
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
@@ -119,6 +121,33 @@ def check_what_the_run_left(paths: RunPaths, command_line: CommandLine, *, strea
     assert len((paths.directory / "rows.csv").read_text().splitlines()) == 49
 
 
+def check_that_no_edited_figure_passes(paths: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever edits what was measured, and makes the digest fit, is contradicted by the texts and records."""
+    intact = paths.analysis.read_bytes()
+    edits: dict[str, Callable[[dict[str, Any]], object]] = {
+        "actual.global_hits": lambda found: found["actual"].update(global_hits=999_999),
+        "requests.matched": lambda found: found["requests"].update(matched=47),
+        "performance.latency.e2el_ms.p99": lambda found: found["performance"]["latency"]["e2el_ms"].update(p99=1.5),
+        "runtime.facts.failed_requests": lambda found: found["runtime"]["facts"].update(failed_requests=7),
+    }
+    for place, edit in edits.items():
+        document = json.loads(intact)
+        edit(document)
+        seal(paths.analysis, document)
+        for command in ("validate", "report"):
+            capsys.readouterr()
+            assert main([command, "--manifest", str(paths.manifest)]) == 2
+            assert f"{paths.analysis.name}: {place}: " in capsys.readouterr().err
+    paths.analysis.write_bytes(intact)
+    (run,) = paths.runs_dir.iterdir()
+    text = (run / "metrics.after.0.txt").read_text()
+    (run / "metrics.after.0.txt").write_text(text.replace("prefix_cache_hits_total", "prefix_cache_hits_total "))
+    assert main(["report", "--run", str(run)]) == 2
+    assert "CONTENT_EDITED" in capsys.readouterr().err
+    (run / "metrics.after.0.txt").write_text(text)
+    assert main(["validate", "--run", str(run)]) == 0
+
+
 @pytest.mark.parametrize(
     ("prefix_cache", "model"),
     [
@@ -131,7 +160,11 @@ def check_what_the_run_left(paths: RunPaths, command_line: CommandLine, *, strea
     ids=["warmup", "cold"],
 )
 def test_theory_equals_the_counter(
-    scenario: Callable[..., Any], command_line: CommandLine, prefix_cache: dict[str, Any], model: dict[str, Any]
+    scenario: Callable[..., Any],
+    command_line: CommandLine,
+    prefix_cache: dict[str, Any],
+    model: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with scenario(prefix_cache, model) as (path, url):
         paths = prepare_words(path)
@@ -139,6 +172,7 @@ def test_theory_equals_the_counter(
         finished = command_line("run", "--scenario", path.name, cwd=path.parent)
         total = counted(url)
     check_what_the_run_left(paths, command_line, streamed=model.get("stream", True))
+    check_that_no_edited_figure_passes(paths, capsys)
     analysis = json.loads(paths.analysis.read_text())
     baseline = analysis["runtime"]["metrics_baseline"]["by_dp"]
     by_rank = {

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,25 @@ def make_tiny_model(directory: Path, tokenizer_dir: Path, *, architecture: str =
     return directory
 
 
+TOKEN_COUNTERS = (
+    "prefix_cache|prompt_tokens|cached_tokens|generation_tokens|prefill_effective|request_success|num_requests_total"
+)
+
+
+def settled(read: Callable[[], str]) -> str:
+    """A metric text once its counters stand still: servers count some things after the answer that they belong to."""
+
+    def counters(text: str) -> list[str]:
+        # Not all of them: some count the seconds of an idle server.
+        return sorted(re.findall(rf"^(?:vllm|sglang):(?:{TOKEN_COUNTERS}).*$", text, re.MULTILINE))
+
+    before, after = "", read()
+    while counters(before) != counters(after):
+        time.sleep(0.5)
+        before, after = after, read()
+    return after
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -81,7 +101,8 @@ class RealServer:
     log: Path
 
     def metrics(self) -> str:
-        return httpx.get(f"{self.url}/metrics", timeout=30, trust_env=False).text
+        """Once the counters stand still."""
+        return settled(lambda: httpx.get(f"{self.url}/metrics", timeout=30, trust_env=False).text)
 
     def wait_until_ready(self, timeout: float = 600) -> None:
         deadline = time.monotonic() + timeout

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.real.real_server import SERVED_MODEL
+from tests.real.real_server import SERVED_MODEL, settled
 
 from ais_bench_prefix_cache.cli import main
 
@@ -48,7 +48,7 @@ class ByHand:
 
     def save(self, name: str) -> Path:
         path = self.directory / name
-        path.write_bytes(self.client.get("/metrics").content)
+        path.write_text(settled(lambda: self.client.get("/metrics").text), encoding="utf-8")
         return path
 
     def analyze(self, before: Path, after: Path, expect: int = 0) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.real.real_server import make_tiny_model
+from tests.real.real_server import make_tiny_model, settled
 
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.running import running_server
@@ -212,12 +212,16 @@ def test_the_same_requests_get_the_same_answers_and_counters(serving: Callable[.
 
         assert [_busy_reset(client) for client in (ours, theirs)] == [[False, 96, 0, True]] * 2
 
-        mine, real = (comparable_counters(client.get("/metrics").text) for client in (ours, theirs))
+        mine, real = (comparable_counters(settled_metrics(client)) for client in (ours, theirs))
         # The aborted stream of the busy reset ended somewhere else on each.
         moving = re.compile(r"^vllm:(generation_tokens|inter_token|request_generation_tokens|mm_cache)")
         assert {series: value for series, value in mine.items() if not moving.match(series)} == {
             series: real[series] for series in mine if not moving.match(series)
         }
+
+
+def settled_metrics(client: httpx.Client) -> str:
+    return settled(lambda: client.get("/metrics").text)
 
 
 def _busy_reset(client: httpx.Client) -> list[Any]:

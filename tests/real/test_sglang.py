@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +14,7 @@ import httpx
 import pytest
 from tests.doubles.radix_requests import run_alone
 from tests.real.conftest import TWO_SGLANG_RANKS, Judged, JudgedServer, Texts
+from tests.real.real_server import settled
 from tests.real.real_sglang import real_sglang
 
 from ais_bench_prefix_cache.kvcache.radix_cache import RadixCache
@@ -259,25 +259,12 @@ CALLS: list[dict[str, Any]] = [
 ]
 
 
-def settled_metrics(client: httpx.Client) -> str:
-    """The metrics once their counters stand still: the schedulers' own come after the answer that they belong to."""
-    before, after = "", client.get("/metrics").text
-    while counters_in(before) != counters_in(after):
-        time.sleep(0.5)
-        before, after = after, client.get("/metrics").text
-    return after
-
-
-def counters_in(text: str) -> list[str]:
-    return sorted(re.findall(r"^sglang:(?:prompt|cached|prefill_effective)_tokens_total.*$", text, re.MULTILINE))
-
-
 def answers_of(url: str) -> list[Any]:
     """What a server makes of :data:`CALLS`, without texts and times; and what it counted meanwhile."""
     seen: list[Any] = []
     with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
         seen += [client.post(RESET).status_code, client.get(RESET).text, client.get("/version").status_code]
-        before = settled_metrics(client)
+        before = settled(lambda: client.get("/metrics").text)
         for call in CALLS:
             headers = call.get("headers", {"X-data-parallel-rank": "0"} if "routed_dp_rank" not in call else {})
             body = {"model": "tiny", "max_tokens": 1, "ignore_eos": True} | call
@@ -290,7 +277,7 @@ def answers_of(url: str) -> list[Any]:
             else:
                 answer = response.json()
                 seen.append([response.status_code, answer.get("usage"), answer.get("message"), sorted(answer)])
-        after = settled_metrics(client)
+        after = settled(lambda: client.get("/metrics").text)
         for name in ("prompt_tokens", "cached_tokens", "num_requests"):
             seen.append((name, counter(after, name) - counter(before, name)))
         seen.append(by_rank(before, after))

@@ -297,6 +297,8 @@ def _prediction(
     if planned.block_size != block_size and not whole_pages:
         return None
     if columns.are_turns:
+        if snapshot.family == "sglang":
+            return None  # What its tree keeps of histories is not replayed.
         return predict_conversation_hits(
             columns,
             scripted=manifest["conversations"]["answers"] == "scripted",

@@ -58,7 +58,7 @@ class DataSet:
         rate = self.theoretical_hit_rate
         rows = [
             ("Kind", str(self.manifest["benchmark_mode"])),
-            ("Requests", str(self.manifest["effective_config"]["requests"]["count"])),
+            ("Requests", str(self.manifest["requests"]["count"])),
             ("Theoretical hit rate", "not known for images" if rate is None else f"{rate:.2%}"),
             ("Runs", str(len(self.runs))),
             ("Manifest", str(self.manifest_path)),

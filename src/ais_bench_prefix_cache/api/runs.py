@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
 from ais_bench_prefix_cache.api.data_sets import DataSet
 from ais_bench_prefix_cache.api.scenarios import ScenarioFile, file_and_options
-from ais_bench_prefix_cache.datasets.format.documents import read_sealed
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory
 from ais_bench_prefix_cache.datasets.kinds import verify_data_set
 from ais_bench_prefix_cache.foundation.telling import Note, no_note
@@ -24,6 +23,7 @@ from ais_bench_prefix_cache.reporting.report_document import report_document
 from ais_bench_prefix_cache.reporting.report_page import render_report_page
 from ais_bench_prefix_cache.reporting.summary_table import summary_rows
 from ais_bench_prefix_cache.running.reanalysis import analyze_saved, texts_of_run
+from ais_bench_prefix_cache.running.recounting import recount, with_analysis_of
 from ais_bench_prefix_cache.running.scenario_run import run_scenario
 
 if TYPE_CHECKING:
@@ -184,8 +184,7 @@ def load_run(directory: str | os.PathLike[str]) -> Run:
     """
     found = RunDirectory.named(Path(directory))
     manifest = found.data_set().manifest
-    verify_data_set(manifest)
-    read_sealed(found.analysis, what="analysis of the run")
+    recount(with_analysis_of(verify_data_set(manifest), found), found)
     finished = read_finished_run(manifest, found)
     return Run(
         directory=found.path,

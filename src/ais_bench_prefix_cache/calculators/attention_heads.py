@@ -28,6 +28,8 @@ _MULTI_HEAD_TYPES = frozenset(
     }
 )  # fmt: skip
 """Types whose older files name no KV heads because every head has its own."""
+_WINDOW_HEADS = {"mimo_v2_flash": 2}
+"""So many times the KV heads of full attention have layers with a window, where the class and no key says it."""
 
 
 def heads_of_layer(reader: ConfigReader, layers: int, index: int, window: int | None) -> tuple[int, int, int]:
@@ -56,7 +58,9 @@ def heads_of_layer(reader: ConfigReader, layers: int, index: int, window: int | 
         if reader.has("global_head_dim"):
             value_head_dim = head_dim = reader.integer("global_head_dim")
     else:
-        kv_heads = reader.integer("swa_num_key_value_heads", default=kv_heads)
+        kv_heads = reader.integer(
+            "swa_num_key_value_heads", default=_WINDOW_HEADS.get(str(reader.get("model_type")), 1) * kv_heads
+        )
         head_dim = reader.integer("swa_head_dim", default=head_dim)
         value_head_dim = reader.integer(
             "swa_v_head_dim", default=value_head_dim if reader.has("v_head_dim") else head_dim

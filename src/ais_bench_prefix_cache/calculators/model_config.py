@@ -124,7 +124,8 @@ class _Model:
         self.dtype = dtype
         self.tensor_parallel = tensor_parallel
         self.type = str(reader.get("model_type"))
-        self.count = reader.integer(*_LAYERS)
+        blocks = reader.get("layers_block_type")  # Nemotron-H as its class writes it: the list is the number, too.
+        self.count = reader.integer(*_LAYERS, default=len(blocks) if isinstance(blocks, list) and blocks else None)
         if self.count > MOST_LAYERS:
             raise CalculationError.of(Code.MODEL_CONFIG, _LAYERS[0], f"is {self.count}", allowed=f"1 to {MOST_LAYERS}")
         reader.mark(*_LAYERS)

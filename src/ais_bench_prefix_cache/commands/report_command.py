@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ais_bench_prefix_cache.commands.argument_types import percentile_list
 from ais_bench_prefix_cache.commands.choosing import add_choice, chosen
+from ais_bench_prefix_cache.foundation.codes import Code
 
 DESCRIPTION = (
     "Show what a finished run measured: latency (TTFT, TPOT, ITL, E2EL), throughput and the prefix-cache table. A "
@@ -39,19 +40,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Print tables or JSON, and write a page where asked; returns the exit code."""
-    from ais_bench_prefix_cache.commands.console import note, print_json, show
-    from ais_bench_prefix_cache.datasets.format.documents import read_sealed
+    from ais_bench_prefix_cache.commands.console import note, print_json, show, warn
     from ais_bench_prefix_cache.datasets.kinds import verify_data_set
     from ais_bench_prefix_cache.reporting.finished_run import read_finished_run
     from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
     from ais_bench_prefix_cache.reporting.records_file import write_records
     from ais_bench_prefix_cache.reporting.report_document import report_document
     from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
+    from ais_bench_prefix_cache.running.recounting import recount, with_analysis_of
 
     choice = chosen(arguments)
-    verify_data_set(choice.manifest)
-    if choice.run is not None:
-        read_sealed(choice.run.analysis, what="analysis of the run")
+    for lacking in recount(with_analysis_of(verify_data_set(choice.manifest), choice.run), choice.run):
+        warn({"code": Code.NOT_PROVEN.value, "message": f"not proven: {lacking}"})
     run = read_finished_run(choice.manifest, choice.run, percentiles=arguments.percentiles)
     if arguments.records is not None:
         write_records(arguments.records, run.records)

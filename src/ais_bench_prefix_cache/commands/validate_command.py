@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.commands.choosing import add_choice, chosen
+from ais_bench_prefix_cache.commands.choosing import Chosen, add_choice, chosen
 from ais_bench_prefix_cache.commands.console import print_json, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
 from ais_bench_prefix_cache.datasets.format.documents import render_document
@@ -67,9 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Print ``ok`` and the rows, or every error; returns the exit code."""
     try:
-        manifest = chosen(arguments).manifest
-        with _log(manifest):
-            report = _report(arguments, manifest)
+        choice = chosen(arguments)
+        with _log(choice.manifest):
+            report = _report(arguments, choice)
     except PrefixCacheError as error:
         # On a terminal the lines on stderr say it already.
         if not sys.stdout.isatty():
@@ -79,19 +79,26 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _report(arguments: argparse.Namespace, manifest_path: Path) -> dict[str, Any]:
+def _report(arguments: argparse.Namespace, choice: Chosen) -> dict[str, Any]:
+    from ais_bench_prefix_cache.datasets.format.document_checks import MEASURED_STATUSES
     from ais_bench_prefix_cache.datasets.format.documents import read_document
     from ais_bench_prefix_cache.datasets.format.signature import check_signature, sign, signature_path
     from ais_bench_prefix_cache.datasets.format.sources import corpus_warning
     from ais_bench_prefix_cache.datasets.format.writing import write_content
-    from ais_bench_prefix_cache.datasets.kinds import planned_elsewhere, verify
+    from ais_bench_prefix_cache.datasets.kinds import verify
 
+    manifest_path = choice.manifest
     if arguments.signature is not None:
         _, content = read_document(manifest_path, what="manifest")
         check_signature(manifest_path, content, arguments.signature)
     data_set = verify(manifest_path)
     report: dict[str, Any] = {"ok": True, "rows": data_set.rows, "run_id": data_set.run_id}
-    if not arguments.deep and (lacking := planned_elsewhere(data_set)):
+    lacking = [] if arguments.deep else data_set.planned_elsewhere
+    if choice.run is not None or data_set.analysis.get("status") in MEASURED_STATUSES:
+        from ais_bench_prefix_cache.running.recounting import recount, with_analysis_of
+
+        lacking += recount(with_analysis_of(data_set, choice.run), choice.run)
+    if lacking:
         report["not_proven"] = lacking
         warn({"code": Code.NOT_PROVEN.value, "message": "not proven: " + "; ".join(lacking)})
     scenario = _own_scenario(arguments, data_set.kind)
@@ -128,7 +135,6 @@ def _deep(
 ) -> dict[str, Any]:
     """Judge the texts; says what was not proven for want of a corpus or trace."""
     from ais_bench_prefix_cache.datasets.format.engine import verify_deeply
-    from ais_bench_prefix_cache.datasets.kinds import planned_elsewhere
     from ais_bench_prefix_cache.exact_text.corpus import load_corpus
 
     config, named_by = _tokenizer(arguments, data_set, scenario)
@@ -139,7 +145,7 @@ def _deep(
         "tokenizer_named_by": named_by,
     }
     not_proven = data_set.kind.not_proven(data_set.manifest)
-    if not deep["rebuilt"] and not planned_elsewhere(data_set):
+    if not deep["rebuilt"] and not data_set.planned_elsewhere:
         missing = "the corpus (--corpus)" if corpus is None else "the trace (--trace)"
         not_proven.insert(0, f"that making the prompts again gives the same bytes: {missing} is not at hand")
     if not_proven:

@@ -14,7 +14,7 @@ from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.reporting.records_file import read_records
 from ais_bench_prefix_cache.reporting.report_document import imitation_answered
-from ais_bench_prefix_cache.scenario.identity import data_sha256
+from ais_bench_prefix_cache.scenario.identity import FIELDS, data_fields
 from ais_bench_prefix_cache.sweeps.sweep_directory import PLAN_NAME, SweepDirectory
 
 Settings = Mapping[str, Any]
@@ -22,26 +22,22 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """One complete run; ``rows`` are the digests of its data set's files, None where an older version ran it.
-
-    ``data_sha256`` is the digest of what shapes the data set.
-    """
+    """One complete run; ``rows`` are the digests of its data set's files, None where an older version ran it."""
 
     name: str
     config: Mapping[str, Any]
     done: Sequence[RequestRecord]
     requests: int
     rows: Mapping[str, str] | None
-    data_sha256: str
     batch_size: int
     counted_hits: int | None
     counted_tokens: int | None
     imitation: bool
 
     def same_data_set(self, other: MeasuredRun) -> bool:
-        """By the files, or, where one side does not know them, by what shapes them."""
+        """By the files, or, where one side does not know them, by all that shapes data sets of any kind."""
         if self.rows is None or other.rows is None:
-            return self.data_sha256 == other.data_sha256
+            return all(data_fields(self.config, rules) == data_fields(other.config, rules) for rules in FIELDS)
         return self.rows == other.rows
 
 
@@ -104,7 +100,6 @@ def _measured_run(run: RunDirectory) -> MeasuredRun:
         done=[record for record in records if record.success],
         requests=len(records),
         rows=runtime.get("rows_sha256"),
-        data_sha256=data_sha256(config, "prefixes"),
         batch_size=int(runtime["aisbench"]["batch_size"]),
         counted_hits=actual.get("global_hits"),
         counted_tokens=actual.get("global_queries"),

@@ -53,11 +53,8 @@ def verify(manifest_path: Path) -> VerifiedDataSet:
 
     manifest, content = read_document(manifest_path, what="manifest")
     kind = _kind_of(manifest_path, manifest)
-    if kind.name == "text":
-        from ais_bench_prefix_cache.datasets.text.written_elsewhere import verify_recorded, written_elsewhere
-
-        if written_elsewhere(manifest):
-            return verify_recorded(kind, manifest_path, manifest, content)
+    if kind.planned_elsewhere(manifest):
+        return kind.verify_recorded(manifest_path, manifest, content)
     return verify_files(kind, manifest_path, manifest, content)
 
 
@@ -73,17 +70,9 @@ def verify_data_set(manifest_path: Path) -> VerifiedDataSet:
     return verify(manifest_path)
 
 
-def planned_elsewhere(data_set: VerifiedDataSet) -> list[str]:
-    """What nothing proves of a data set that this version's plan does not give; empty for all others."""
-    from ais_bench_prefix_cache.datasets.text.written_elsewhere import lacking_proofs, written_elsewhere
-
-    manifest = data_set.manifest
-    return lacking_proofs(manifest) if data_set.kind.name == "text" and written_elsewhere(manifest) else []
-
-
 def planned_here(data_set: VerifiedDataSet) -> VerifiedDataSet:
     """The data set, if this version's plan of its configuration gives it. Raises :class:`ArtifactError` otherwise."""
-    lacking = planned_elsewhere(data_set)
+    lacking = data_set.planned_elsewhere
     if lacking:
         message = "nothing proves " + "; ".join(lacking)
         hint = "It can be validated and analyzed; to run, prepare it with this version."

@@ -75,11 +75,8 @@ def prepare_data_set(
     (sources,) = loaded
     if sources.corpus.field != scenario.corpus.field:
         note(f"note: the corpus has no {scenario.corpus.field!r}; its text is read from {sources.corpus.field!r}")
-    if (workers > 1 or ray is not None) and not (kind.name == "text" and sources.tokenizer.join_proof.proven):
-        reason = "only text data sets are made by several"
-        if kind.name == "text":
-            reason = f"nothing proves that words are encoded one by one: {sources.tokenizer.join_proof.reason}"
-        note(f"note: one process makes this data set: {reason}")
+    if (workers > 1 or ray is not None) and content.one_process is not None:
+        note(f"note: one process makes this data set: {content.one_process}")
     replace = overwrite or scenario.run.overwrite
     # What is refused before the first prompt has been: only now does a directory come into being.
     with _directory(scenario, kind.name, note, replace=replace) as paths, run_log(paths.log("prepare")) as log:
@@ -92,12 +89,14 @@ def prepare_data_set(
         origin = scenario_origin(scenario, paths, sources.corpus.sha256, identity, kind.tokenizer_keys)
         with bar("Generate prompts", content.count) as show:
             manifest, analysis = write_data_set(kind, paths, content, origin, replace=replace, show=show)
-        warnings = [*_tokenizer_warnings(sources.tokenizer), *analysis["warnings"]]
+        warnings = [*_tokenizer_warnings(sources.tokenizer), *analysis.get("warnings", ())]
         for warning in warnings:
             log.warning("%s %s", warning["code"], warning["message"])
             note(warning_line(warning))
         log.info("%d requests, wrote %s", content.count, paths.manifest)
     files = {"manifest": paths.manifest, "analysis": paths.analysis, "log": paths.log("prepare")}
+    if not kind.has_analysis:
+        del files["analysis"]
     report = {**kind.report(paths, manifest), **{key: str(file) for key, file in files.items()}}
     return PreparedDataSet(paths, manifest, warnings, report)
 

@@ -63,21 +63,22 @@ def read_finished_run(
             hint="Send the data set first: ais-bench-prefix-cache run --scenario …",
         )
     config, records, series = manifest["effective_config"], [], []
-    directory = run or RunDirectory(paths.runs_dir / str(runtime.get("run")))
-    if directory.path.is_dir():
+    directory = run or RunDirectory.recorded(paths, analysis)
+    if directory is not None:
         config, _ = read_document(directory.config, what="configuration of this run")
         records = read_records(directory.requests)
         series = read_json_lines(directory.series, what="series of this run")
     if percentiles is not None:
         if not records:
             raise ArtifactError.of(
-                Code.MISSING_FILE, str(directory.path), "this run left no records of its requests to compute with"
+                Code.MISSING_FILE, str(paths.runs_dir), "this run left no records of its requests to compute with"
             )
         done = [record for record in records if record.success]
         performance = {**analysis[PERFORMANCE_KEY], "latency": latency_section(done, percentiles)}
         analysis = {**analysis, PERFORMANCE_KEY: performance}
     try:
-        aisbench = performance_report(analysis, analysis_path=paths.analysis, kept=directory.aisbench)
+        kept = None if directory is None else directory.aisbench
+        aisbench = performance_report(analysis, analysis_path=paths.analysis, kept=kept)
     except AISBenchError:
         aisbench = None
     return FinishedRun(manifest["run_id"], analysis, config, records, series, aisbench)

@@ -20,6 +20,7 @@ from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem, Sna
 from ais_bench_prefix_cache.foundation.log_files import run_log
 from ais_bench_prefix_cache.foundation.strict_json import read_file
 from ais_bench_prefix_cache.foundation.telling import Note, no_note
+from ais_bench_prefix_cache.running.recounting import recount, with_analysis_of
 from ais_bench_prefix_cache.scenario.effective import service_from_effective, validation_from_effective
 
 
@@ -40,7 +41,10 @@ def analyze_saved(
         ArtifactError, SnapshotError: the files are damaged, in use, or cannot be compared.
     """
     looks = _read_both(baseline, after)
-    data_set = verify_data_set(manifest)
+    data_set = with_analysis_of(verify_data_set(manifest), run)
+    lacking = recount(data_set, run)
+    if lacking:
+        note("not proven of what an earlier run left: " + "; ".join(lacking))
     with claimed(data_set.paths.directory) as mine, run_log(RunPaths.of_manifest(manifest).log("validate")) as log:
         if not mine:
             raise ArtifactError.of(
@@ -105,6 +109,19 @@ def _read_both(baseline: Sequence[Path], after: Sequence[Path]) -> tuple[Snapsho
                 problems.extend(error.problems)
         return SnapshotTexts(tuple(texts), tuple(str(path) for path in paths))
 
+    for option, paths in (("--baseline", baseline), ("--after", after)):
+        seen: set[Path] = set()
+        for path in paths:
+            if path.resolve() in seen:
+                problems.append(
+                    Problem(
+                        Code.DUPLICATE_KEY,
+                        option,
+                        f"{path} is given twice, so that its engines would count twice",
+                        allowed="one text of each port",
+                    )
+                )
+            seen.add(path.resolve())
     both = read(baseline), read(after)
     if len(baseline) != len(after):
         problems.append(

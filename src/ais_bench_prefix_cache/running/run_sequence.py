@@ -110,7 +110,7 @@ def run_benchmark(
         with phases.enter("analysis"):
             runtime = {
                 "run": directory.name,
-                "rows_sha256": _rows_sha256(data),
+                "rows_sha256": data.rows_sha256,
                 "precheck": server.facts,
                 "reset": {"accepted": reset.accepted, "proven": reset.proven, "attempts": reset.attempts},
                 "warmup": warmup_section(warmed),
@@ -189,12 +189,6 @@ def _job(
         template_path=own or traffic.template,
         log_path=data.paths.log("aisbench"),
     )
-
-
-def _rows_sha256(data: VerifiedDataSet) -> dict[str, str]:
-    """The digest of each file of rows: two runs of the same ones sent the same requests."""
-    artifacts: Mapping[str, Mapping[str, Any]] = data.manifest["artifacts"]
-    return {key: entry["sha256"] for key, entry in artifacts.items() if "sha256" in entry}
 
 
 def _empty(server: UnderstoodServer, phases: Phases) -> ResetOutcome:

@@ -121,7 +121,8 @@ def _items(validator: Any, items: Schema, value: Any, schema: Schema) -> Iterato
         else:
             wrong_items += 1
     if wrong_items > MOST_PROBLEMS:
-        yield ValidationError("", validator="moreItems", validator_value=wrong_items - MOST_PROBLEMS)
+        more = f"{wrong_items - MOST_PROBLEMS} more entries of this list are wrong"
+        yield ValidationError("", validator="more", validator_value=more)
 
 
 def _is_plain(rule: Schema) -> bool:
@@ -148,7 +149,8 @@ def _no_unknown_keys(validator: Any, rule: Any, value: Any, schema: Schema) -> I
         for key in unknown[:MOST_PROBLEMS]:
             yield ValidationError("", path=[key], instance=value, schema=schema)
         if len(unknown) > MOST_PROBLEMS:
-            yield ValidationError("", validator="moreKeys", validator_value=len(unknown) - MOST_PROBLEMS)
+            more = f"{len(unknown) - MOST_PROBLEMS} more keys of this object are unknown"
+            yield ValidationError("", validator="more", validator_value=more)
 
 
 def _key_pattern(validator: Any, rule: Schema, value: Any, schema: Schema) -> Iterator[ValidationError]:
@@ -280,14 +282,6 @@ def _mixed_without_values(error: Any) -> _Sentence:
     return _Sentence(Code.EMPTY, 'mode "mixed" needs "indices" or "question_sha256"; both are empty')
 
 
-def _more_items(error: Any) -> _Sentence:
-    return _Sentence(Code.MORE_PROBLEMS, f"{error.validator_value} more entries of this list are wrong")
-
-
-def _more_keys(error: Any) -> _Sentence:
-    return _Sentence(Code.MORE_PROBLEMS, f"{error.validator_value} more keys of this object are unknown")
-
-
 _SECRET_SENTENCE = _Sentence(Code.WRONG_TYPE, "the key is not a string", "a string")
 _SENTENCES: Mapping[Any, Callable[[Any], _Sentence | None]] = {
     "type": _wrong_type,
@@ -308,10 +302,9 @@ _SENTENCES: Mapping[Any, Callable[[Any], _Sentence | None]] = {
     "minProperties": _selection_without_values,
     "maxProperties": _selection_twice,
     "anyOf": _mixed_without_values,
-    "moreItems": _more_items,
-    "moreKeys": _more_keys,
+    "more": lambda error: _Sentence(Code.MORE_PROBLEMS, error.validator_value),
 }
-"""One sentence per keyword that the schema uses; ``mode`` and ``moreItems`` are errors of this module's own."""
+"""One sentence per keyword that the schema uses; ``mode`` and ``more`` are errors of this module's own."""
 
 
 def _kind(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -60,35 +61,62 @@ class _Families:
     """The metric families, each of them once for all engines."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, documentation: str, *labels: str) -> Any:
-            return Counter(f"vllm:{name}", documentation, ("model_name", "engine", *labels), registry=registry)
+        self._registry = registry
+        self._families: dict[str, Any] = {}
 
-        def gauge(name: str, documentation: str, *labels: str) -> Any:
-            return Gauge(f"vllm:{name}", documentation, ("model_name", "engine", *labels), registry=registry)
+    def series(
+        self, metric: type[Any], name: str, documentation: str, labels: Mapping[str, str], **options: Any
+    ) -> Any:
+        """The series with these labels, at 0 from now on, of the family of that name."""
+        if name not in self._families:
+            self._families[name] = metric(
+                f"vllm:{name}", documentation, tuple(labels), registry=self._registry, **options
+            )
+        return self._families[name].labels(**labels)
+
+
+class VllmEngineMetrics:
+    """The series of one engine, present from the start as vLLM's are."""
+
+    def __init__(self, families: _Families, configuration: ServerConfiguration, engine: int) -> None:
+        own = {"model_name": configuration.model, "engine": str(engine)}
+
+        def counter(name: str, documentation: str, **labels: str) -> Any:
+            return families.series(Counter, name, documentation, own | labels)
+
+        def gauge(name: str, documentation: str, **labels: str) -> Any:
+            return families.series(Gauge, name, documentation, own | labels)
 
         def histogram(name: str, documentation: str, buckets: tuple[float, ...]) -> Any:
-            return Histogram(
-                f"vllm:{name}", documentation, ("model_name", "engine"), buckets=buckets, registry=registry
-            )
+            return families.series(Histogram, name, documentation, own, buckets=buckets)
 
+        self._counts_prefix_cache = configuration.enable_prefix_caching
         self.running = gauge("num_requests_running", "Requests in the batch.")
         self.waiting = gauge("num_requests_waiting", "Requests in the waiting queue.")
-        self.sleep_state = gauge("engine_sleep_state", "1 for the state that the engine is in.", "sleep_state")
+        for state in SLEEP_STATES:
+            is_state = gauge("engine_sleep_state", "1 for the state that the engine is in.", sleep_state=state)
+            is_state.set(state == "awake")
         self.kv_cache_usage = gauge("kv_cache_usage_perc", "Share of KV-cache blocks that requests hold, 0 to 1.")
         self.queries = counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.")
         self.hits = counter("prefix_cache_hits", "Prompt tokens found in the prefix cache.")
-        self.external_queries = counter("external_prefix_cache_queries", "Tokens looked up in a KV connector: none.")
-        self.external_hits = counter("external_prefix_cache_hits", "Tokens found in a KV connector: none.")
+        counter("external_prefix_cache_queries", "Tokens looked up in a KV connector: none.")
+        counter("external_prefix_cache_hits", "Tokens found in a KV connector: none.")
         self.mm_queries = counter("mm_cache_queries", "Images looked up in the multimodal cache.")
         self.mm_hits = counter("mm_cache_hits", "Images found in the multimodal cache.")
         self.preemptions = counter("num_preemptions", "Times that a running request had to start again.")
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of requests with a first token.")
-        self.prompt_tokens_by_source = counter(
-            "prompt_tokens_by_source", "The same, by where they came from.", "source"
-        )
+        sources = {
+            source: counter("prompt_tokens_by_source", "The same, by where they came from.", source=source)
+            for source in PROMPT_TOKEN_SOURCES
+        }
+        self.prompt_tokens_computed = sources["local_compute"]
+        self.prompt_tokens_hit = sources["local_cache_hit"]
         self.prompt_tokens_cached = counter("prompt_tokens_cached", "Those of them that came from a cache.")
         self.generation_tokens = counter("generation_tokens", "Generated tokens.")
-        self.success = counter("request_success", "Finished requests.", "finished_reason")
+        self.success = {
+            reason: counter("request_success", "Finished requests.", finished_reason=reason)
+            for reason in FINISHED_REASONS
+        }
         self.request_prompt_tokens = histogram("request_prompt_tokens", "Prompt tokens of a request.", TOKEN_BUCKETS)
         self.request_generation_tokens = histogram(
             "request_generation_tokens", "Generated tokens of a request.", TOKEN_BUCKETS
@@ -116,46 +144,6 @@ class _Families:
         self.inference_time = histogram(
             "request_inference_time_seconds", "From the first step to the last token.", LATENCY_BUCKETS
         )
-
-
-class VllmEngineMetrics:
-    """The children of one engine, present from the start as vLLM's are."""
-
-    def __init__(self, families: _Families, configuration: ServerConfiguration, engine: int) -> None:
-        def child(family: Any, **labels: str) -> Any:
-            return family.labels(model_name=configuration.model, engine=str(engine), **labels)
-
-        self._counts_prefix_cache = configuration.enable_prefix_caching
-        self.running = child(families.running)
-        self.waiting = child(families.waiting)
-        self.kv_cache_usage = child(families.kv_cache_usage)
-        self.queries = child(families.queries)
-        self.hits = child(families.hits)
-        self.mm_queries = child(families.mm_queries)
-        self.mm_hits = child(families.mm_hits)
-        for unused in (families.external_queries, families.external_hits):
-            child(unused)
-        for state in SLEEP_STATES:
-            child(families.sleep_state, sleep_state=state).set(state == "awake")
-        self.preemptions = child(families.preemptions)
-        self.prompt_tokens = child(families.prompt_tokens)
-        sources = {source: child(families.prompt_tokens_by_source, source=source) for source in PROMPT_TOKEN_SOURCES}
-        self.prompt_tokens_computed = sources["local_compute"]
-        self.prompt_tokens_hit = sources["local_cache_hit"]
-        self.prompt_tokens_cached = child(families.prompt_tokens_cached)
-        self.generation_tokens = child(families.generation_tokens)
-        self.success = {reason: child(families.success, finished_reason=reason) for reason in FINISHED_REASONS}
-        self.request_prompt_tokens = child(families.request_prompt_tokens)
-        self.request_generation_tokens = child(families.request_generation_tokens)
-        self.step_tokens = child(families.step_tokens)
-        self.time_to_first_token = child(families.time_to_first_token)
-        self.inter_token_latency = child(families.inter_token_latency)
-        self.time_per_output_token = child(families.time_per_output_token)
-        self.e2e_latency = child(families.e2e_latency)
-        self.queue_time = child(families.queue_time)
-        self.prefill_time = child(families.prefill_time)
-        self.decode_time = child(families.decode_time)
-        self.inference_time = child(families.inference_time)
 
     def count_step(self, step: BatchStep[Any]) -> None:
         """Queries, hits and preemptions: vLLM counts them when a request is admitted."""

@@ -208,11 +208,15 @@ def _the_one_that_moved(
         )
     if len(asked) > 1 or (tokens is not None and asked[0][1].queries > tokens):
         rises = ", ".join(f"{engine} by {rise.queries}" for engine, rise in asked)
+        alike = len({(engine.label, rise.queries) for engine, rise in asked}) == 1
+        hint = "Someone else uses this server. Stop other clients during a run: their prompts would be counted, too."
+        if len(asked) > 1 and alike:
+            hint = "Several metrics URLs moved alike: do they name one server? " + hint
         raise ServiceError.of(
             Code.FOREIGN_TRAFFIC,
             where,
             f"a probe of {tokens if tokens is not None else 'some'} tokens to rank {dp_rank} moved {rises}",
-            hint="Someone else uses this server. Stop other clients during a run: their prompts would be counted, too.",
+            hint=hint,
         )
     engine, rise = asked[0]
     if tokens is not None and rise.queries < tokens:

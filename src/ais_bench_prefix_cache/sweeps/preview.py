@@ -11,8 +11,6 @@ from ais_bench_prefix_cache.datasets.format.documents import read_document
 from ais_bench_prefix_cache.datasets.format.manifest_search import data_sets_beside, find_manifest
 from ais_bench_prefix_cache.datasets.kinds import kind_named, sent_kinds
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, GenerationError
-from ais_bench_prefix_cache.planning.conversations import plan_conversations
-from ais_bench_prefix_cache.planning.planner import plan_scenario
 from ais_bench_prefix_cache.scenario.identity import data_sha256
 from ais_bench_prefix_cache.scenario.model import Scenario
 from ais_bench_prefix_cache.sweeps.plan import SweepPlan
@@ -66,15 +64,12 @@ def preview(plan: SweepPlan) -> Preview:
 
 
 def _point(scenario: Scenario, name: str) -> PointPreview:
-    rate, problem, requests = None, None, scenario.requests.count
-    if scenario.benchmark_mode == "conversation":
-        conversations = plan_conversations(scenario)
-        rate, requests = conversations.total.rate, len(conversations.turns)
-    elif scenario.benchmark_mode == "text":
-        try:
-            rate = plan_scenario(scenario).theoretical_hit_rate
-        except GenerationError as error:
-            problem = str(error.problems[0])
+    requests, rate, problem = scenario.requests.count, None, None
+    try:
+        planned = kind_named(scenario.benchmark_mode).inspect(scenario)
+        requests, rate = planned.requests, planned.theoretical_hit_rate
+    except GenerationError as error:
+        problem = str(error.problems[0])
     prepared = find_manifest(scenario, ("prepared",), benchmark_modes=sent_kinds(scenario)).found is not None
     return PointPreview(name, requests, scenario.aisbench.model.batch_size, rate, prepared, problem)
 

@@ -176,8 +176,9 @@ def test_warnings_and_findings_go_to_stderr_and_never_change_the_exit_code(
     assert code == 0
     assert [finding["code"] for finding in json.loads(out)["findings"]] == ["RANK_HEADER_IGNORED"]
     assert err == (
-        "error finding [RANK_HEADER_IGNORED] all planned tokens were counted, but on other ranks than planned: the "
-        "server, or a router before it, did not follow X-data-parallel-rank\n"
+        "error finding [RANK_HEADER_IGNORED] all planned tokens were counted, but on other ranks than planned, which "
+        "is consistent with a server, or a router before it, that does not follow X-data-parallel-rank, and with "
+        "requests that are missing on one rank beside foreign ones on another\n"
         "    Use vLLM 0.11.1 or later, or one entry point for each rank; a proxy in between must pass the header on, "
         "and "
         "no cache-aware router may choose the rank.\n"
@@ -198,7 +199,7 @@ def test_warnings_and_findings_go_to_stderr_and_never_change_the_exit_code(
             vllm_text(engine(5, 0), engine(4, 0)),
             'finding [COUNTERS_FELL] rank 1: vllm:prefix_cache_queries_total{{engine="1",model_name="m"}} fell from 5 '
             "to 4\n"
-            "    Counters only fall when the server restarts; or the two files are swapped.\n"
+            "    Counters only fall when the server restarts or another one answers; or the two files are swapped.\n"
             'error [SNAPSHOT_COUNTER_FELL] rank 1: vllm:prefix_cache_queries_total{{engine="1",model_name="m"}} fell '
             "from 5 to 4\n"
             "    the server was restarted in between, or the two files are swapped\n",
@@ -227,6 +228,16 @@ def test_missing_files_come_at_once(data_set: RunPaths, tmp_path: Path, capsys: 
         "error [SNAPSHOT_COUNT] --baseline, --after: 2 and 1 files were given (allowed: the same number for both: one, "
         "or one for each port)\n"
     )
+
+
+def test_one_file_for_two_ports_is_refused(
+    data_set: RunPaths, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = (saved(tmp_path, name, vllm_text(engine(5, 0))) for name in "ba")
+    options = ("--baseline", before, "--baseline", before, "--after", after, "--after", tmp_path / "." / after.name)
+    code, _, err = run(capsys, "--manifest", data_set.manifest, *options)
+    assert code == 2
+    assert err.count("is given twice, so that its engines would count twice (allowed: one text of each port)") == 2
 
 
 def test_a_fifo_in_place_of_a_text_is_refused_at_once(

@@ -418,7 +418,16 @@ def test_a_warm_up_needs_its_ranks_and_a_tokenizer(
         ),
         (
             b'{"input_length": 20, "hash_ids": [1, 2], "timestamp": "61"}',
-            "error [BAD_NUMBER] requests.jsonl line 1: timestamp is '61' (allowed: a number)\n",
+            "error [BAD_NUMBER] requests.jsonl line 1: timestamp is '61' (allowed: a number from 0 to "
+            "9007199254740992)\n",
+        ),
+        *(
+            (
+                b'{"input_length": 20, "hash_ids": [1, 2], "timestamp": ' + time + b', "chat_id": 1}',
+                f"error [BAD_NUMBER] requests.jsonl line 1: timestamp is {time.decode()} (allowed: a number from 0 to "
+                "9007199254740992)\n",
+            )
+            for time in (b"-1", b"-0.5", b"1e+308", b"9007199254740993")
         ),
         (
             b'{"input_length": 1024, "hash_ids": [1, 2]}\n{"input_length": 20, "hash_ids": [1, 2]}',

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doubles.sealed_data_sets import KINDS, DataSet, Manifest, Rows, one_of_each_kind
+from tests.doubles.sealed_data_sets import KINDS, DataSet, Manifest, Rows, one_of_each_kind, seal
 
 from ais_bench_prefix_cache.cli import main
 
@@ -71,6 +71,35 @@ def scale_shared(rows: Rows) -> None:
         row.update(theoretical_hit_tokens=0, theoretical_hit_rate=0.0)
 
 
+def other_corpus_row(rows: Rows) -> None:
+    """Of the group that the Scenario gives rows 7 and 3."""
+    row = next(row for row in rows if row["group_id"] == "group-1" and row["gsm_indices"])
+    row.update(gsm_indices=[9], gsm_hashes=["0" * 64])
+
+
+def two_digests_of_a_row(rows: Rows) -> None:
+    """Two requests take the same row of the corpus, and say so with different digests."""
+    rows[0].update(gsm_indices=rows[1]["gsm_indices"], gsm_hashes=["0" * 64] * len(rows[1]["gsm_indices"]))
+
+
+def first_turns(rows: Rows) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of two conversations with one system prompt."""
+    firsts = [row for row in rows if row["turn"] == 0]
+    return next((a, b) for a in firsts for b in firsts if a is not b and a["group_id"] == b["group_id"])
+
+
+def another_system_prompt(rows: Rows) -> None:
+    first_turns(rows)[1]["token_ids"][0] += 1
+
+
+def same_message(rows: Rows) -> None:
+    """Both say the same for a block, where theory says that they part."""
+    a, b = first_turns(rows)
+    for row in (a, b):
+        begin = row["system_prompt_tokens"] // 16 * 16
+        row["token_ids"][begin : begin + 16] = [*row["token_ids"][begin : row["system_prompt_tokens"]], *[5] * 16][:16]
+
+
 ROW_CHANGES: list[tuple[str, Callable[[Rows], object], str]] = [
     ("text", lambda rows: rows[3].update(max_tokens=rows[3]["max_tokens"] + 1), "max_tokens"),
     ("text", lambda rows: [row.update(max_tokens=5) for row in rows], "max_tokens"),
@@ -86,6 +115,13 @@ ROW_CHANGES: list[tuple[str, Callable[[Rows], object], str]] = [
     ("trace", lambda rows: rows[1].update(timestamp_ms=-1), "timestamp_ms"),
     ("trace", lambda rows: rows[1].update(trace_hash_ids=[1, 2, 3, 4, 5]), "trace_hash_ids"),
     ("trace", lambda rows: rows[0].update(theoretical_hit_tokens=32), "SHARING_DIFFERS"),
+    ("text", two_digests_of_a_row, "gsm_hashes"),
+    ("text", lambda rows: rows[0]["gsm_hashes"].pop(), "gsm_hashes"),
+    ("overrides", other_corpus_row, "gsm_indices"),
+    ("conversation", lambda rows: rows[0].update(answer="said"), "answer"),
+    ("conversation", lambda rows: rows[1].update(system_prompt="said"), "system_prompt"),
+    ("conversation", another_system_prompt, "PREFIX_DIFFERS"),
+    ("scripted", same_message, "NOT_UNIQUE"),
     ("distribution", lambda rows: [row.update(max_tokens=5) for row in rows], "max_tokens"),
     (
         "distribution",
@@ -148,6 +184,13 @@ CONFIGURATION_CHANGES: list[tuple[str, str, Any]] = [
     ("mm", "effective_config.requests.output_length.value", 5),
     ("trace", "effective_config.service.dp_size", 1),
     ("trace", "trace.block_size", 32),
+    ("csv", "effective_config.requests.output_length.path", True),
+    ("csv", "effective_config.requests.output_length.more", 1),
+    ("overrides", "effective_config.prefix_cache.groups.overrides.group-1.corpus_selection.values", [7]),
+    ("conversation", "effective_config.conversation.count", 4),
+    ("conversation", "effective_config.conversation.turns.max", 4),
+    ("conversation", "effective_config.service.dp_size", 1),
+    ("scripted", "effective_config.conversation.answers", "generated"),
     ("distribution", "effective_config.seed", 43),
     ("distribution", "effective_config.prefix_count", 4),
     ("distribution", "effective_config.repeat_rate", 0.5),
@@ -309,3 +352,17 @@ def test_a_signature_says_who_made_it(
     intact.seal()
     assert code_of() == ""
     assert code_of("--signature", str(key)) == "SIGNATURE_INVALID"
+
+
+def test_a_trace_has_no_analysis_of_a_run(
+    data_set: Callable[[str], DataSet], capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = data_set("trace")
+    path = damaged.file("analysis")
+    document = json.loads(path.read_bytes())
+    document["status"] = "complete"
+    seal(path, document)
+    damaged.seal()
+    code, report = validate(damaged.path, capsys)
+    assert (code, [error["code"] for error in report["errors"]]) == (2, ["WRONG_VALUE"])
+    assert report["errors"][0]["where"].endswith("analysis.json: status")

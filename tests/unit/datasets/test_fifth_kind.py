@@ -45,9 +45,6 @@ class CountLedger(Ledger):
     def sections(self, artifacts: Mapping[str, Any]) -> dict[str, Any]:
         return {"characters": self.characters}
 
-    def analysis(self, run_id: str, recorded: Any) -> dict[str, Any]:
-        return {"run_id": run_id, "status": "prepared", "validation": {"status": "PASS"}, "warnings": []}
-
 
 class CountDeepCheck(DeepCheck):
     """Counts tokens."""
@@ -73,6 +70,7 @@ class CountKind(DataSetKind):
     name = "count"
     manifest_keys = (*SOURCE_KEYS, "characters", "artifacts", "content_sha256")
     row_type = CountRow
+    has_analysis = False
     run_refusal = (Code.TRACE, "numbers are not sent", "Count them.")
 
     def row_files(self, paths: Any, manifest: Mapping[str, Any]) -> dict[str, Path]:
@@ -115,6 +113,7 @@ def test_a_kind_is_one_file_and_one_line(
     assert main(["prepare", "--mode", "count", "--scenario", str(tmp_path / "scenario.json")]) == 0
     files = json.loads(capsys.readouterr().out)
     rows = Path(files["numbers"])
+    assert set(files) == {"numbers", "manifest", "log"}
     assert rows.read_text() == "".join(f'{{"number": {n}, "question": "number {n}"}}\n' for n in range(3))
     assert json.loads(Path(files["manifest"]).read_text())["characters"] == 24
 

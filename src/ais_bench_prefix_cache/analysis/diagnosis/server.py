@@ -153,6 +153,27 @@ def _reset(evidence: Evidence) -> Finding | None:
     return None
 
 
+def _shown_twice(evidence: Evidence) -> Finding | None:
+    """One server's text in the place of two: its engines then count twice."""
+    first: dict[tuple[Any, ...], int] = {}
+    for rank, engine in (evidence.after.by_rank if evidence.after is not None else {}).items():
+        # No two processes create their counters in the same instant and count the same.
+        look = (tuple(sorted(engine.series.items())), tuple(sorted(engine.created.items())))
+        if not engine.created or not any(engine.series.values()):
+            continue
+        other = first.setdefault(look, rank)
+        if other != rank and evidence.after is not None and evidence.after.by_rank[other].source != engine.source:
+            return Finding(
+                Code.RANKS_MISSING,
+                "warning",
+                f"two texts show the same series, values and times of creation for the ranks {other} and {rank}, which "
+                "is consistent with one server's text given twice",
+                {"ranks": [other, rank], "texts": [evidence.after.by_rank[other].source, engine.source]},
+                "Give the text of each port once; look whether two metrics URLs are names of one server.",
+            )
+    return None
+
+
 def _block_counters(evidence: Evidence) -> Finding | None:
     delta = evidence.delta
     if delta is None or delta.unit != "blocks":
@@ -270,6 +291,7 @@ def _responses_differ(evidence: Evidence) -> Finding | None:
 RULES: tuple[Rule, ...] = (
     _caching_off,
     _reset,
+    _shown_twice,
     _block_counters,
     _no_hit_series,
     _busy_at("baseline"),

@@ -24,7 +24,7 @@ from ais_bench_prefix_cache.datasets.conversations.plan_replay import (
     replayed_turns,
     turn_by_turn,
 )
-from ais_bench_prefix_cache.datasets.format.capacity import capacity_warnings
+from ais_bench_prefix_cache.datasets.format.capacity import KeptHits, capacity_warnings
 from ais_bench_prefix_cache.datasets.format.documents import is_count
 from ais_bench_prefix_cache.datasets.format.kind import (
     Content,
@@ -118,6 +118,9 @@ class ConversationLedger(Ledger):
         self._scenario, self._form = scenario, scenario.conversation.form
         self.plan = plan
         self.count = len(plan.turns)
+        self._system_prompts: dict[int, tuple[str, list[int]]] = {}
+        self._first_blocks: dict[tuple[int, ...], int] = {}
+        self._partings: set[tuple[int, ...]] = set()
 
     def expected(self, index: int, row: JsonRow) -> ConversationRow:
         return planned_row(
@@ -126,7 +129,7 @@ class ConversationLedger(Ledger):
             system_prompt=row["system_prompt"],
             question=row["question"],
             token_ids=row["token_ids"],
-            answer=row["answer"],
+            answer=row["answer"] if self.plan.scripted else ANSWER,
             answer_token_ids=row["answer_token_ids"],
             spare_token_id=row["spare_token_id"],
             spare=row["spare"],
@@ -147,6 +150,30 @@ class ConversationLedger(Ledger):
         if bool(row["spare"]) != self.plan.scripted:
             allowed = "the word of spare_token_id" if self.plan.scripted else "an empty text"
             findings.add(Code.WRONG_VALUE, f"{where}: spare", f"it says {shown(row['spare'])}", allowed=allowed)
+        self._add_beginning(planned, row, where, findings)
+
+    def _add_beginning(self, planned: PlannedTurn, row: JsonRow, where: str, findings: Findings) -> None:
+        """Conversations have their group's system prompt in common, and part in the block in which it ends."""
+        shared = planned.new_tokens - planned.message_tokens
+        text, ids = row["system_prompt"], row["token_ids"]
+        if bool(text) != bool(shared):
+            findings.add(Code.WRONG_VALUE, f"{where}: system_prompt", f"it stands for {shared} tokens")
+        if planned.turn:
+            return
+        if (text, ids[:shared]) != self._system_prompts.setdefault(planned.group, (text, ids[:shared])):
+            message = f"its system prompt is not that of {group_name(planned.group)} before it"
+            findings.add(Code.PREFIX_DIFFERS, where, message)
+        size = self.plan.block_size
+        whole = shared - shared % size
+        first, parting = tuple(ids[:size]), (planned.group, *ids[whole : whole + size])
+        owner = planned.group if whole else ~planned.conversation
+        twice = len(first) == size and self._first_blocks.setdefault(first, owner) != owner
+        if whole and len(parting) == 1 + size:
+            twice = twice or parting in self._partings
+            self._partings.add(parting)
+        if twice:
+            message = "its beginning has a block in common with a conversation that it shares no such block with"
+            findings.add(Code.NOT_UNIQUE, f"{where}: token_ids", message)
 
     def sections(self, artifacts: Mapping[str, Any]) -> dict[str, Any]:
         plan = self.plan
@@ -204,7 +231,8 @@ def plan_warnings(scenario: Scenario, plan: ConversationPlan) -> list[dict[str, 
     target, threshold = plan.target_hit_rate, scenario.validation.target_warning_pp
     warnings = [] if target is None else deviation_warnings(target, plan.total.rate, threshold)
     blocks = scenario.service.kv_cache_blocks
-    if blocks is None:
+    # What SGLang's tree keeps of histories is not replayed.
+    if blocks is None or scenario.service.engine == "sglang":
         return warnings
     turns = replayed_turns(
         (
@@ -227,10 +255,10 @@ def plan_warnings(scenario: Scenario, plan: ConversationPlan) -> list[dict[str, 
         ranks=plan.dp_size,
         num_blocks=None,
     )
-    return [
-        *warnings,
-        *([] if replay is None else capacity_warnings(replay.capacity_curve(), blocks, plan.total.shared)),
-    ]
+    if replay is None:
+        return warnings
+    kept = KeptHits.by_curve(replay.capacity_curve(), blocks, plan.total.shared)
+    return [*warnings, *capacity_warnings(kept, plan.total.shared)]
 
 
 def planned_row(
@@ -428,8 +456,12 @@ class ConversationKind(DataSetKind):
             "planning_only": True,
             "content_validation_deferred_to_prepare": True,
         }
-        note = f"{len(plan.turns)} turns of {plan.conversations} conversations, {plan.total.total} input tokens"
-        return Inspection(summary, plan_warnings(scenario, plan), f"{note}, theoretical hit rate {plan.total.rate:.6f}")
+        turns, rate = len(plan.turns), plan.total.rate
+        note = (
+            f"{turns} turns of {plan.conversations} conversations, {plan.total.total} input tokens, "
+            f"theoretical hit rate {rate:.6f}"
+        )
+        return Inspection(summary, plan_warnings(scenario, plan), note, turns, rate)
 
     def prepare(self, preparation: Preparation) -> Content:
         plan = plan_conversations(preparation.scenario)

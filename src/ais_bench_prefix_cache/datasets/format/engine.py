@@ -63,11 +63,22 @@ class VerifiedDataSet:
         """The run's name with its time stamp; for kinds without one the name of the files."""
         return self.paths.run_id
 
+    @property
+    def planned_elsewhere(self) -> list[str]:
+        """What nothing proves where this version's plan does not give the data set; empty for all others."""
+        return self.kind.planned_elsewhere(self.manifest)
+
     def row_files(self) -> dict[str, Path]:
         """The files of rows under their keys in the manifest's ``artifacts``."""
         files = self.kind.row_files(self.paths, self.manifest)
         assert files is not None, "the data set has been verified"
         return files
+
+    @property
+    def rows_sha256(self) -> dict[str, str]:
+        """The digest of each file of rows: two runs of the same ones sent the same requests."""
+        artifacts: Mapping[str, Mapping[str, Any]] = self.manifest["artifacts"]
+        return {key: entry["sha256"] for key, entry in artifacts.items() if "sha256" in entry}
 
     @property
     def first_file(self) -> Path:

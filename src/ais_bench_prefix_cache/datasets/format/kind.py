@@ -17,6 +17,7 @@ from ais_bench_prefix_cache.foundation.findings import Findings
 from ais_bench_prefix_cache.scenario.model import Scenario, ScenarioRules
 
 if TYPE_CHECKING:
+    from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
     from ais_bench_prefix_cache.exact_text.corpus import Corpus
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 
@@ -96,15 +97,22 @@ class Content:
     """What the log says of its making."""
     batches: Iterable[LineBatch] | None = None
     """The lines of the same rows, where making them needs no rows one by one."""
+    one_process: str | None = "only text data sets are made by several"
+    """Why several processes cannot make it; None where they can."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """A plan that nothing was made of: what ``inspect`` prints, what it warns of, and its line of the log."""
+    """A plan that nothing was made of: what ``inspect`` prints, what it warns of, and its line of the log.
+
+    ``theoretical_hit_rate`` is a fraction of 1; None where only the server knows the tokens.
+    """
 
     summary: Mapping[str, Any]
     warnings: Warnings
     note: str
+    requests: int
+    theoretical_hit_rate: float | None
 
 
 class DeepCheck(ABC):
@@ -183,6 +191,14 @@ class DataSetKind(ABC):
 
         ``records`` has the files of rows as they are, without those that cannot be read.
         """
+
+    def planned_elsewhere(self, manifest: Mapping[str, Any]) -> list[str]:
+        """What nothing proves of a data set that this version's plan cannot give; empty for all others."""
+        return []
+
+    def verify_recorded(self, path: Path, manifest: dict[str, Any], content: bytes) -> VerifiedDataSet:
+        """Verify what such a data set says of itself. Raises :class:`ArtifactError` with all that is wrong."""
+        raise NotImplementedError(f"data sets of the kind {self.name} are all planned by their own version")
 
     def not_proven(self, manifest: Mapping[str, Any]) -> list[str]:
         """What of a verified data set nothing proves, not even making it again."""

@@ -15,9 +15,11 @@ A kind of data set may have other files of rows there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
@@ -164,6 +166,14 @@ class RunDirectory:
                 hint="`runs` lists those of a Scenario.",
             )
         return run
+
+    @classmethod
+    def recorded(cls, data_set: RunPaths, analysis: Mapping[str, Any]) -> RunDirectory | None:
+        """The run that an analysis names, if it lies below its data set; what it names is never another place."""
+        runtime = analysis.get("runtime")
+        name = runtime.get("run") if isinstance(runtime, Mapping) else None
+        run = cls(data_set.runs_dir / name) if isinstance(name, str) and is_timestamp(name) else None
+        return run if run is not None and run.path.is_dir() else None
 
     def data_set(self) -> RunPaths:
         """The data set that was run. Raises ArtifactError where its manifest is not beside the run any more."""

@@ -14,7 +14,7 @@ from ais_bench_prefix_cache.datasets.format.document_checks import compare_exact
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ScenarioError
-from ais_bench_prefix_cache.foundation.findings import Findings
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.scenario.loading import scenario_of_document
 from ais_bench_prefix_cache.scenario.model import Scenario, ScenarioRules
 from ais_bench_prefix_cache.scenario.schema import scenario_schema
@@ -44,6 +44,10 @@ def recorded_scenario(
         message = "it is not true or false, or a secret stands beside it"
         findings.add(Code.WRONG_TYPE, f"{where}.service.api_key_configured", message)
         return None
+    for rule in csv_rules(sections):
+        if rule.keys() != {"mode", "path"} or not isinstance(rule["path"], str):
+            findings.add(Code.WRONG_TYPE, where, f"a rule of lengths says {shown(rule)}", allowed="a mode and a path")
+            return None
     document = copy.deepcopy(sections)
     del document["service"]["api_key_configured"]
     document["run"]["run_id"] = paths.base_run_id

@@ -250,8 +250,9 @@ class ImageKind(DataSetKind):
         return {"requests": paths.result_dir / f"{paths.run_id}.{names[0]}.requests.jsonl"}
 
     def inspect(self, scenario: Scenario) -> Inspection:
-        note = f"{scenario.requests.count} requests with images, which share nothing by plan"
-        return Inspection(image_summary(scenario), (), note)
+        count = scenario.requests.count
+        note = f"{count} requests with images, which share nothing by plan"
+        return Inspection(image_summary(scenario), (), note, count, None)
 
     def prepare(self, preparation: Preparation) -> Content:
         from ais_bench_prefix_cache.datasets.images.mmmu_parquet import find_image

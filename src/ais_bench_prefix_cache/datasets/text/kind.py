@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from ais_bench_prefix_cache.datasets.format.capacity import capacity_warnings
 from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256
+from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.kind import (
     Content,
     DataSetKind,
@@ -45,11 +46,12 @@ from ais_bench_prefix_cache.datasets.format.rows import (
 )
 from ais_bench_prefix_cache.datasets.format.targets import deviation_warnings
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
-from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, planned_capacity_curve
+from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, planned_kept_hits
 from ais_bench_prefix_cache.datasets.text.prompt_set import PromptSet, WarmupPrompt
 from ais_bench_prefix_cache.datasets.text.recorded_lengths import with_lengths_of_rows
 from ais_bench_prefix_cache.datasets.text.request_seeds import request_random_seed
 from ais_bench_prefix_cache.datasets.text.sizes import plan_if_it_fits, require_room
+from ais_bench_prefix_cache.datasets.text.written_elsewhere import lacking_proofs, verify_recorded, written_elsewhere
 from ais_bench_prefix_cache.exact_text.token_digests import token_ids_sha256
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
@@ -59,7 +61,7 @@ from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
 from ais_bench_prefix_cache.planning.plan import Plan
 from ais_bench_prefix_cache.planning.summary import inspect_summary, length_summary, trajectory_summary
-from ais_bench_prefix_cache.scenario.model import Scenario
+from ais_bench_prefix_cache.scenario.model import CorpusSelection, Scenario
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
@@ -139,6 +141,15 @@ class TextLedger(Ledger):
         self._warmups = warmups
         self._seed_digests: set[str] = set()
         self._divergence_digests: set[str] = set()
+        self._corpus: dict[int, str] = {}
+        self._selected = _selected_rows(scenario.corpus.selection)
+        self._selected_by_group = {
+            group: _selected_rows(override.corpus_selection)
+            for group, override in scenario.prefix_cache.groups.overrides.items()
+            if override.corpus_selection is not None
+        }
+        for prefix in prefixes:
+            self._corpus.update(zip(prefix.corpus_indices, prefix.corpus_sha256, strict=True))
         self._columns_from = -1
         self._columns: list[tuple[int, ...]] = []
 
@@ -225,8 +236,27 @@ class TextLedger(Ledger):
         if len(row["gsm_indices"]) != len(row["gsm_hashes"]):
             message = f"it has {len(row['gsm_hashes'])} digests"
             findings.add(Code.WRONG_VALUE, f"{where}: gsm_hashes", message, allowed="one for each of gsm_indices")
+            return
+        group = self._planned(index)[1]
+        self._check_origins(group, row["gsm_indices"], row["gsm_hashes"], where, findings)
+
+    def _check_origins(
+        self, group: int, rows: Sequence[int], digests: Sequence[str], where: str, findings: Findings
+    ) -> None:
+        """Rows of the corpus are those that the group's selection names, and each has one digest."""
+        selected = self._selected_by_group.get(group, self._selected)
+        for row, digest in zip(rows, digests, strict=True):
+            if self._corpus.setdefault(row, digest) != digest:
+                message = f"row {row} of the corpus has another digest elsewhere"
+                findings.add(Code.WRONG_VALUE, f"{where}: gsm_hashes", message)
+            if selected is not None and row not in selected and digest not in selected:
+                message = f"row {row} of the corpus is not one that {group_name(group)} takes"
+                findings.add(Code.WRONG_VALUE, f"{where}: gsm_indices", message)
 
     def finish(self, name: str, findings: Findings) -> None:
+        for group, prefix in enumerate(self.prefixes):
+            where = f"groups.{group_name(group)}"
+            self._check_origins(group, prefix.corpus_indices, prefix.corpus_sha256, where, findings)
         for key, digests in (
             ("seed_sha256", self._seed_digests),
             ("divergence_block_sha256", self._divergence_digests),
@@ -357,7 +387,8 @@ class TextKind(DataSetKind):
             f"{len(plan)} requests, {plan.total_input_tokens} input tokens, planned by {trajectory.path} "
             f"({trajectory.status}), theoretical hit rate {plan.theoretical_hit_rate:.6f}"
         )
-        return Inspection(inspect_summary(scenario, plan), plan_warnings(scenario, plan), note)
+        summary, warnings = inspect_summary(scenario, plan), plan_warnings(scenario, plan)
+        return Inspection(summary, warnings, note, len(plan), plan.theoretical_hit_rate)
 
     def prepare(self, preparation: Preparation) -> Content:
         scenario = preparation.scenario
@@ -373,7 +404,9 @@ class TextKind(DataSetKind):
         content = text_content(scenario, plan, prompts)
         assert isinstance(content.ledger, TextLedger)
         batches = text_batches(scenario, prompts, content.ledger, preparation.workers, preparation.ray)
-        return replace(content, batches=batches)
+        proof = sources.tokenizer.join_proof
+        alone = None if proof.proven else f"nothing proves that words are encoded one by one: {proof.reason}"
+        return replace(content, batches=batches, one_process=alone)
 
     def ledger(
         self, paths: RunPaths, manifest: Mapping[str, Any], records: Mapping[str, FileRecord], findings: Findings
@@ -391,11 +424,15 @@ class TextKind(DataSetKind):
         warmups = _recorded_warmups(manifest.get("warmup"), plan, f"{where}: warmup.plan", findings)
         return None if warmups is None else TextLedger(scenario, plan, prefixes, warmups)
 
-    def not_proven(self, manifest: Mapping[str, Any]) -> list[str]:
-        from ais_bench_prefix_cache.datasets.text.written_elsewhere import lacking_proofs, written_elsewhere
+    def planned_elsewhere(self, manifest: Mapping[str, Any]) -> list[str]:
+        return lacking_proofs(manifest) if written_elsewhere(manifest) else []
 
-        if written_elsewhere(manifest):
-            return lacking_proofs(manifest)
+    def verify_recorded(self, path: Path, manifest: dict[str, Any], content: bytes) -> VerifiedDataSet:
+        return verify_recorded(self, path, manifest, content)
+
+    def not_proven(self, manifest: Mapping[str, Any]) -> list[str]:
+        if lacking := self.planned_elsewhere(manifest):
+            return lacking
         if not any(True for _ in csv_rules(manifest["effective_config"])):
             return []
         return ["that the lengths are those of the CSV file that the Scenario named, which is not part of the data set"]
@@ -404,7 +441,6 @@ class TextKind(DataSetKind):
         self, paths: RunPaths, manifest: Mapping[str, Any], sources: Sources, trace: Path | None
     ) -> Content | None:
         from ais_bench_prefix_cache.datasets.text.assembly import build_prompt_set
-        from ais_bench_prefix_cache.datasets.text.written_elsewhere import written_elsewhere
 
         if written_elsewhere(manifest):
             return None
@@ -436,6 +472,13 @@ def _recorded(paths: RunPaths, manifest: Mapping[str, Any], rows: int | None, fi
     except ArtifactError as error:
         findings.extend(error.problems)
         return None
+
+
+def _selected_rows(selection: CorpusSelection) -> frozenset[int | str] | None:
+    """The numbers and digests of the corpus rows that a selection names; None where they are drawn."""
+    if selection.mode == "random":
+        return None
+    return frozenset([*selection.indices, *(digest.lower() for digest in selection.question_sha256)])
 
 
 def text_content(scenario: Scenario, plan: Plan, prompts: PromptSet) -> Content:
@@ -632,8 +675,15 @@ def plan_warnings(scenario: Scenario, plan: Plan) -> list[dict[str, Any]]:
     blocks = scenario.service.kv_cache_blocks
     if blocks is None:
         return warnings
-    curve = planned_capacity_curve(_planned_requests(plan), block_size=plan.block_size, ranks=plan.dp_size)
-    return warnings + capacity_warnings(curve, blocks, plan.total_hit_tokens)
+    kept = planned_kept_hits(
+        _planned_requests(plan),
+        engine=scenario.service.engine,
+        block_size=plan.block_size,
+        ranks=plan.dp_size,
+        num_blocks=blocks,
+        planned_hits=plan.total_hit_tokens,
+    )
+    return warnings + capacity_warnings(kept, plan.total_hit_tokens)
 
 
 def _planned_requests(plan: Plan) -> Iterator[PlannedRequest]:

@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ais_bench_prefix_cache.datasets.format.capacity import KeptHits, RadixKept
 from ais_bench_prefix_cache.kvcache.block_hash import BlockHash
-from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceRequest
 
 
@@ -33,19 +33,30 @@ class PlannedRequest:
 
 
 def send_planned(replay: TraceReplay, request: PlannedRequest) -> None:
-    """Send one request. Only canonical blocks have names; whatever has none is like no other block."""
-    shared = request.shared_tokens // replay.block_size
-    canonical = [_canonical_block(request.group, index) for index in range(shared)]
-    trace_request = TraceRequest(canonical, request.prompt_tokens, request.output_tokens)
-    replay.send(trace_request, rank=request.rank, counted=request.counted)
+    """Send one request."""
+    replay.send(_named(request, replay.block_size), rank=request.rank, counted=request.counted)
 
 
-def planned_capacity_curve(requests: Iterable[PlannedRequest], *, block_size: int, ranks: int) -> CapacityCurve:
-    """The hits of the counted requests for every number of blocks that a rank may have, from one replay."""
+def planned_kept_hits(
+    requests: Iterable[PlannedRequest], *, engine: str, block_size: int, ranks: int, num_blocks: int, planned_hits: int
+) -> KeptHits:
+    """What ranks of ``num_blocks`` hit of the counted requests, by the rules of ``engine``."""
+    if engine == "sglang":
+        trees = RadixKept(num_blocks, page_size=block_size, ranks=ranks)
+        for request in requests:
+            trees.send(_named(request, block_size), request.rank, request.counted)
+        return trees.kept()
     replay = TraceReplay(block_size=block_size, ranks=ranks)
     for request in requests:
         send_planned(replay, request)
-    return replay.capacity_curve()
+    return KeptHits.by_curve(replay.capacity_curve(), num_blocks, planned_hits)
+
+
+def _named(request: PlannedRequest, block_size: int) -> TraceRequest:
+    """Only canonical blocks have names; whatever has none is like no other block."""
+    shared = request.shared_tokens // block_size
+    canonical = [_canonical_block(request.group, index) for index in range(shared)]
+    return TraceRequest(canonical, request.prompt_tokens, request.output_tokens)
 
 
 def _canonical_block(group: str, index: int) -> BlockHash:

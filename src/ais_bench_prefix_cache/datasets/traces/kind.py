@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from ais_bench_prefix_cache.datasets.format.capacity import CAPACITY_WARNING, capacity_warnings
+from ais_bench_prefix_cache.datasets.format.capacity import CAPACITY_WARNING, KeptHits, RadixKept, capacity_warnings
 from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256
 from ais_bench_prefix_cache.datasets.format.kind import (
     Content,
@@ -52,7 +52,6 @@ from ais_bench_prefix_cache.foundation.errors import ArtifactError, PrefixCacheE
 from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, block_hashes
-from ais_bench_prefix_cache.kvcache.capacity_curve import CapacityCurve
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceRequest
 from ais_bench_prefix_cache.planning.summary import length_summary
 from ais_bench_prefix_cache.scenario.model import Scenario
@@ -97,14 +96,17 @@ class TraceLedger(Ledger):
     """Places follow from the order; hits lie within what the trace's own names hit."""
 
     def __init__(
-        self, scenario: Scenario, trace: Mapping[str, Any], curve: Callable[[], CapacityCurve] | None = None
+        self, scenario: Scenario, trace: Mapping[str, Any], kept: Callable[[int], KeptHits | None] | None = None
     ) -> None:
-        """``trace`` is the manifest's section; ``curve`` is asked, once written, what a server of known size hits."""
+        """``trace`` is the manifest's section; ``kept`` says, once written, what a server of known size hits.
+
+        It is told the planned hits.
+        """
         self._ranks = scenario.service.dp_size
         self._output_key = scenario.output_key
         self._blocks = scenario.service.kv_cache_blocks
         self._trace = trace
-        self._curve = curve
+        self._kept = kept
         self._names = TraceReplay(block_size=trace["block_size"], ranks=self._ranks)
         self._input_tokens, self._max_tokens = array("q"), array("q")
         self._shares = [TokenShare() for _ in range(self._ranks)]
@@ -161,8 +163,8 @@ class TraceLedger(Ledger):
 
     def analysis(self, run_id: str, recorded: Warnings | None) -> dict[str, Any]:
         theory = self._theory()
-        if self._curve is not None:
-            warnings: Warnings = capacity_warnings(self._curve(), self._blocks, theory["hit_tokens"])
+        if self._kept is not None:
+            warnings: Warnings = capacity_warnings(self._kept(theory["hit_tokens"]), theory["hit_tokens"])
         else:
             # Whether they are right, a replay of the prompts' tokens shows, which only a tokenizer makes possible.
             warnings = [each for each in recorded or () if each.get("code") == CAPACITY_WARNING and self._blocks]
@@ -326,17 +328,32 @@ def _content(
         block_size=scenario.block_size,
         check_each=check_each,
     )
-    replay = TraceReplay(block_size=scenario.block_size, ranks=scenario.service.dp_size)
-    ledger = TraceLedger(scenario, trace, replay.capacity_curve)
-    rows = _rows(read_trace(path, trace_block_size=trace["block_size"]), prompts, replay)
+    service = scenario.service
+    replay = TraceReplay(block_size=scenario.block_size, ranks=service.dp_size)
+    blocks, trees = service.kv_cache_blocks, None
+    if blocks is not None and service.engine == "sglang":
+        trees = RadixKept(blocks, page_size=scenario.block_size, ranks=service.dp_size)
+
+    def kept(planned_hits: int) -> KeptHits | None:
+        if blocks is None:
+            return None
+        return KeptHits.by_curve(replay.capacity_curve(), blocks, planned_hits) if trees is None else trees.kept()
+
+    ledger = TraceLedger(scenario, trace, kept)
+    rows = _rows(read_trace(path, trace_block_size=trace["block_size"]), prompts, replay, trees)
     return Content(rows, count, ledger, (f"trace {dict(trace)}",))
 
 
-def _rows(rows: Iterator[ReadRow], prompts: TracePrompts, replay: TraceReplay) -> Iterator[TraceRow]:
+def _rows(
+    rows: Iterator[ReadRow], prompts: TracePrompts, replay: TraceReplay, trees: RadixKept | None
+) -> Iterator[TraceRow]:
     for index, row in enumerate(rows):
         text, ids = prompts.build(row.ids, row.prompt_tokens, row.line)
         hashes = block_hashes(ids, replay.block_size)
-        replayed = replay.send(TraceRequest(hashes, len(ids), row.output_tokens))
+        request = TraceRequest(hashes, len(ids), row.output_tokens)
+        replayed = replay.send(request)
+        if trees is not None:
+            trees.send(request, replayed.rank)
         yield TraceRow(
             request_id=request_id(index),
             sequence_index=index,

@@ -20,12 +20,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.findings import shown
 from ais_bench_prefix_cache.foundation.row_files import BadRow, RowFile
 from ais_bench_prefix_cache.foundation.row_texts import USUAL_FIELDS, field_value, find_field
 from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, ExtraKeys, MultimodalItem, block_hashes
@@ -40,6 +40,8 @@ OUTPUT_FIELDS = ("max_tokens", "output_length", "max_out_len", "output_tokens")
 INTEGER_FIELDS = (*OUTPUT_FIELDS, "input_length", "timestamp", "timestamp_ms")
 TRACE_BLOCK_SIZES = (512, 16)
 BATCH_ROWS = 128
+LATEST_TIME = 1 << 53
+"""Seconds or milliseconds; a float counts up to it one by one."""
 
 
 @dataclass(frozen=True)
@@ -238,13 +240,14 @@ class _Reader:
 
     def _milliseconds(self, row: Mapping[str, Any]) -> float:
         name = "timestamp_ms" if "timestamp_ms" in row else "timestamp"
-        timestamp = row.get(name)
+        timestamp: Any = row.get(name)
         if timestamp is None:
             return 0
-        if type(timestamp) not in (int, float) or not isfinite(timestamp):
-            raise BadRow(Code.BAD_NUMBER, f"{name} is {timestamp!r}", allowed="a number")
-        assert isinstance(timestamp, (int, float))
-        return round(timestamp * 1000) if "chat_id" in row else timestamp
+        # What is compared first, with an integer of any size, needs no float for it; NaN is in no interval.
+        if type(timestamp) not in (int, float) or not 0 <= timestamp <= LATEST_TIME:
+            raise BadRow(Code.BAD_NUMBER, f"{name} is {shown(timestamp)}", allowed=f"a number from 0 to {LATEST_TIME}")
+        milliseconds: float = round(timestamp * 1000) if "chat_id" in row else timestamp
+        return milliseconds
 
     def _extra_keys(self, row: Mapping[str, Any], id_tokens: int, prompt_tokens: int) -> ExtraKeys | None:
         """Keys that keep requests apart although their tokens are equal; empty ones are none, as for vLLM."""

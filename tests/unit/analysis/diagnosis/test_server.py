@@ -12,6 +12,7 @@ from tests.doubles.run_evidence import EXACT, WARM, between, counted, facts, ref
 from ais_bench_prefix_cache.analysis.diagnosis.diagnose import diagnose
 from ais_bench_prefix_cache.analysis.diagnosis.evidence import Evidence
 from ais_bench_prefix_cache.analysis.run_facts import ResetFact
+from ais_bench_prefix_cache.counters.difference import difference
 from ais_bench_prefix_cache.foundation.codes import Code
 
 Prom = Callable[[str], str]
@@ -198,3 +199,20 @@ def test_hits_that_were_counted_outweigh_a_label_that_says_that_nothing_is_cache
     ]
     (nothing,) = diagnose(counted(1000, 0, config=off))
     assert (nothing.code, nothing.severity) == ("PREFIX_CACHING_OFF", "error")
+
+
+def test_one_text_in_the_place_of_two_is_named() -> None:
+    def two_ports(created: float) -> Evidence:
+        early, late = (
+            snapshot(vllm_text(engine(*counts)), vllm_text(engine(*counts), created=created), dp_size=2)
+            for counts in ((0, 0), (500, 288))
+        )
+        return Evidence(replace(WARM, dp_size=2), early, late, difference(early, late))
+
+    (finding,) = diagnose(two_ports(1000.0))
+    assert (finding.code, finding.severity, finding.evidence["ranks"]) == ("RANKS_MISSING", "warning", [0, 1])
+    assert finding.message == (
+        "two texts show the same series, values and times of creation for the ranks 0 and 1, which is consistent with "
+        "one server's text given twice"
+    )
+    assert diagnose(two_ports(1000.25)) == []

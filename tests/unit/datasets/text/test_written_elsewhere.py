@@ -25,14 +25,14 @@ ZIPF = {"count": 2, "assignment": {"mode": "zipf"}}
 def prepared(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
-    deepseek_tokenizer_dir: Path,
+    qwen3_tokenizer_dir: Path,
     gsm8k_path: Path,
 ) -> Path:
     """The directory of a data set."""
     directory = tmp_path_factory.mktemp("prepared")
     scenario = scenario_file(
         directory,
-        tokenizer=deepseek_tokenizer_dir,
+        tokenizer=qwen3_tokenizer_dir,
         corpus={"path": str(gsm8k_path)},
         run={"run_id": "job", "output_dir": "./out"},
         requests={"count": 12, "input_length": {"mode": "fixed", "value": 160}},
@@ -68,14 +68,14 @@ def manifest(prepared: Path, tmp_path: Path) -> Path:
 
 
 def test_data_sets_in_the_contracts_own_form_are_validated_and_analyzed(
-    manifest: Path, tmp_path: Path, deepseek_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
+    manifest: Path, tmp_path: Path, qwen3_tokenizer_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["validate", "--manifest", str(manifest)]) == 0
     told = capsys.readouterr()
     report = json.loads(told.out)
     assert (report["ok"], report["rows"], len(report["not_proven"])) == (True, 12, 2)
     assert "another generator wrote it" in told.err
-    assert main(["validate", "--manifest", str(manifest), "--deep", "--tokenizer", str(deepseek_tokenizer_dir)]) == 0
+    assert main(["validate", "--manifest", str(manifest), "--deep", "--tokenizer", str(qwen3_tokenizer_dir)]) == 0
     deep = json.loads(capsys.readouterr().out)["deep"]
     theory = json.loads(manifest.with_name(manifest.name.replace(".manifest.", ".analysis.")).read_text())["theory"]
     assert (deep["rebuilt"], deep["hit_tokens"]) == (False, theory["hit_tokens"])

@@ -51,6 +51,7 @@ def prepare(tmp_path: Path, gsm8k_path: Path, capsys: pytest.CaptureFixture[str]
         ranks: int = 1,
         name: str = "t",
         kv_cache_blocks: int | None = None,
+        engine: str = "auto",
     ) -> Any:
         trace = tmp_path / "trace.jsonl"
         trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -61,7 +62,7 @@ def prepare(tmp_path: Path, gsm8k_path: Path, capsys: pytest.CaptureFixture[str]
                     "run": {"run_id": name, "output_dir": str(tmp_path / name)},
                     "tokenizer": {"path": str(tokenizer), "block_size": block_size},
                     "corpus": {"path": str(gsm8k_path)},
-                    "service": {"dp_size": ranks, "kv_cache_blocks": kv_cache_blocks},
+                    "service": {"dp_size": ranks, "kv_cache_blocks": kv_cache_blocks, "engine": engine},
                 }
             )
         )
@@ -243,6 +244,21 @@ def test_a_server_that_is_too_small_for_the_trace_is_named(
         assert main(["simulate", str(tmp_path / "trace.jsonl"), "--blocks", str(blocks), "--json"]) == 0
         found.append(json.loads(capsys.readouterr().out)["hits"])
     assert warning["predicted_hits"] == found[0] < found[1] == warning["planned_hits"] > found[2]
+    assert main(["validate", "--manifest", files["manifest"], "--deep", "--tokenizer", str(qwen3_tokenizer_dir)]) == 0
+
+
+def test_a_small_cache_of_sglang_hits_what_simulate_says(
+    prepare: Any, qwen3_tokenizer_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = random_trace(16)
+    pages = 4 + max((row["input_length"] + row["output_length"] - 2) // 16 + 1 for row in trace)
+    files = prepare(trace, qwen3_tokenizer_dir, name="small", kv_cache_blocks=pages, engine="sglang")
+    (warning,) = json.loads(Path(files["analysis"]).read_text())["warnings"]
+    assert (
+        main(["simulate", str(tmp_path / "trace.jsonl"), "--engine", "sglang", "--blocks", str(pages), "--json"]) == 0
+    )
+    assert warning["predicted_hits"] == json.loads(capsys.readouterr().out)["hits"] < warning["planned_hits"]
+    assert warning["needed_kv_cache_blocks"] is None
     assert main(["validate", "--manifest", files["manifest"], "--deep", "--tokenizer", str(qwen3_tokenizer_dir)]) == 0
 
 
