@@ -102,9 +102,10 @@ def test_texts_of_whole_histories_have_the_planned_tokens(
 
     directory = tokenizer_dir(family)
     raw = AutoTokenizer.from_pretrained(directory)
-    if raw.encode("a")[-1:] != raw.encode("a", add_special_tokens=False)[-1:]:
+    # BLOOM's vocabulary has tokens with a space in their middle.
+    if family == "bloom" or raw.encode("a")[-1:] != raw.encode("a", add_special_tokens=False)[-1:]:
         said = prepare(directory, form="text", answers="scripted", expect=2)
-        assert "a special token after every text" in said
+        assert "a special token after every text" in said or "histories of texts are not exact" in said
         return
     files = prepare(directory, form="text", answers="scripted")
     histories: list[str] = []
