@@ -73,13 +73,13 @@ def plan_scenario(scenario: Scenario) -> Plan:
         lane_sequence = np.full(inputs.size, NO_RANK, dtype=np.int64)
     else:
         dp_rank = cold_ranks(requests.occurrence, dp_size)
-        lane_sequence = requests.occurrence // dp_size
         lanes = build_lanes(group, dp_rank, dp_size)
         limits = cold_hit_limits(requests.capacity, lanes)
         hit_blocks = nearest_hit_blocks(config.target_hit_rate, total_input, block_size, int(limits.sum()))
         answer = plan_cold(inputs, requests.capacity, limits, lanes, hit_blocks, block_size)
+        lane_sequence = requests.occurrence // dp_size
 
-    shared = answer.blocks * block_size
+    shared = np.multiply(answer.blocks, block_size, out=answer.blocks)  # nobody needs the blocks any more
     canonical = np.zeros(groups, dtype=np.int64)
     np.maximum.at(canonical, group, shared)
     check = TrajectoryCheck((), 0, 0.0)

@@ -62,10 +62,11 @@ class Ledger(ABC):
 
 @dataclass(frozen=True)
 class Sources:
-    """What texts are made from."""
+    """What texts are made from, and how many processes may make them again."""
 
     corpus: Corpus
     tokenizer: PromptTokenizer
+    workers: int = 1
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,8 @@ class Content:
     notes: tuple[str, ...] = ()
     """What the log says of its making."""
     batches: Iterable[LineBatch] | None = None
-    """The lines of the same rows, where making them needs no rows one by one."""
-    one_process: str | None = "only text data sets are made by several"
+    """The lines of the rows, where making them needs no rows one by one."""
+    one_process: str | None = "only text data sets and those of traces are made by several"
     """Why several processes cannot make it; None where they can."""
 
 

@@ -397,7 +397,7 @@ class TextKind(DataSetKind):
         sources = preparation.load()
         # Only who makes prompts waits for what that needs.
         from ais_bench_prefix_cache.datasets.text.assembly import VerifyMode, build_prompt_set
-        from ais_bench_prefix_cache.datasets.text.workers import text_batches
+        from ais_bench_prefix_cache.datasets.text.line_maker import text_batches
 
         verify: VerifyMode = "full" if preparation.check_whole else "proof"
         prompts = build_prompt_set(scenario, plan, sources.tokenizer, sources.corpus, verify=verify)
@@ -441,13 +441,17 @@ class TextKind(DataSetKind):
         self, paths: RunPaths, manifest: Mapping[str, Any], sources: Sources, trace: Path | None
     ) -> Content | None:
         from ais_bench_prefix_cache.datasets.text.assembly import build_prompt_set
+        from ais_bench_prefix_cache.datasets.text.line_maker import text_batches
 
         if written_elsewhere(manifest):
             return None
         scenario = _recorded(paths, manifest, manifest["requests"]["count"], Findings())
         assert scenario is not None, "the data set has been verified"
         plan = plan_if_it_fits(scenario)
-        return text_content(scenario, plan, build_prompt_set(scenario, plan, sources.tokenizer, sources.corpus))
+        prompts = build_prompt_set(scenario, plan, sources.tokenizer, sources.corpus)
+        content = text_content(scenario, plan, prompts)
+        assert isinstance(content.ledger, TextLedger)
+        return replace(content, batches=text_batches(scenario, prompts, content.ledger, sources.workers))
 
     def deep_check(
         self, paths: RunPaths, manifest: Mapping[str, Any], tokenizer: PromptTokenizer, findings: Findings

@@ -230,6 +230,14 @@ def test_a_told_block_size_is_no_reason_for_more_than_a_block_of_each_hit() -> N
     assert of(counted(1000, 576, long, config=told)) == [("SERVER_BLOCK_SIZE_MULTIPLE", "error")]
 
 
+def test_told_blocks_that_ours_are_made_of_take_no_hits_away() -> None:
+    """As the label 4 beside blocks of 16 and 16 tokens too few, which 4 divides."""
+    assert of(counted(1000, 560, config={"block_size": "4", "kv_cache_size_tokens": "40000"})) == [
+        ("HITS_MISSING", "warning"),
+        ("WRONG_BLOCK_SIZE", "note"),
+    ]
+
+
 def test_steps_that_the_server_tells_are_no_reason_for_hits_beside_them() -> None:
     parallel = {"kv_cache_size_tokens": "320000"}
     assert of(counted(1000, 432, config=parallel)) == [
