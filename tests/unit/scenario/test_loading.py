@@ -488,6 +488,7 @@ def test_conversations_have_a_section_of_their_own(tmp_path: Path) -> None:
             {"form": "chat"},
             'service.inference_url: form "chat" is sent to chat completions (allowed: a URL that ends with '
             '"/v1/chat/completions")',
+        ),
         ({"routing": "random"}, "conversation.routing: "),
         ({"target_hit_rate": 0}, "conversation.target_hit_rate: "),
         (
