@@ -293,7 +293,39 @@ def _external_tier(evidence: Evidence) -> Finding | None:
     )
 
 
+def history_reencoded(evidence: Evidence) -> Finding | None:
+    """Messages that come back as other tokens than the server had computed."""
+    history = evidence.facts.history
+    if history is None or history.first is None:
+        return None
+    first = history.first
+    ends, before = first["differs_before"] - 1, first["prompt_tokens_before"]
+    if ends < before:
+        part = "within what was sent before: the template writes a history otherwise than a last message"
+    elif first["differs_from"] >= before:
+        part = "within the answer: its text is encoded otherwise than it was generated"
+    else:
+        part = "about where the answer begins"
+    return Finding(
+        Code.HISTORY_REENCODED,
+        "warning",
+        f"{history.lost_turns} of {history.turns} turns that continue others hit {history.lost_tokens} tokens fewer "
+        "than the server had computed of their histories, which were sent as messages; the first is request "
+        f"{first['sequence_index']}, turn {first['turn']}, whose history differs between tokens "
+        f"{first['differs_from']} and {ends} of {first['history_tokens']}, {part}",
+        {
+            "turns": history.turns,
+            "lost_turns": history.lost_turns,
+            "lost_tokens": history.lost_tokens,
+            **first,
+        },
+        'Send token ids (conversation.form "token_ids") to see what the server hits without this loss; use a chat '
+        "template that renders a finished turn as it was generated.",
+    )
+
+
 RULES: tuple[Rule, ...] = (
+    history_reencoded,
     _told_block_size,
     _spread_blocks,
     _seen_block_size,
