@@ -25,6 +25,9 @@ from ais_bench_prefix_cache.scenario.model import Scenario
 
 COLD_ROUTE_STRATEGY = "group_round_robin"
 COLLISION_STATUS = "pass"
+MOST_REPLAYED_BLOCKS = 10_000_000
+REQUEST_IN_BLOCKS = 40
+"""What sending a request to the replay takes, in blocks: measured, as is that ten million take a minute."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,15 @@ def plan_warnings(scenario: Scenario, plan: Plan) -> list[dict[str, Any]]:
     blocks = scenario.service.kv_cache_blocks
     if blocks is None:
         return warnings
+    warmed = plan.canonical_prefix_tokens if plan.mode == "warmup" else plan.canonical_prefix_tokens[:0]
+    named = int((plan.shared_prefix_tokens // plan.block_size).sum() + plan.dp_size * (warmed // plan.block_size).sum())
+    steps = named + REQUEST_IN_BLOCKS * (len(plan) + plan.dp_size * len(warmed))
+    if steps > MOST_REPLAYED_BLOCKS:
+        message = (
+            f"not proven: that a cache of {blocks} blocks keeps what the plan counts on; its requests share {named:,} "
+            "blocks, and replaying them would take longer than it tells"
+        )
+        return [*warnings, {"code": Code.NOT_PROVEN.value, "message": message}]
     kept = planned_kept_hits(
         _planned_requests(plan),
         engine=scenario.service.engine,
