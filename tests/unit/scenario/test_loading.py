@@ -479,6 +479,16 @@ def test_conversations_have_a_section_of_their_own(tmp_path: Path) -> None:
             "conversation.turns.max: max 2 is less than min 3 (allowed: 3 or more)",
         ),
         ({"answers": "made up"}, "conversation.answers: "),
+        (
+            {"form": "text"},
+            "conversation.answers: text that was generated is encoded otherwise when it comes back, so that no hits "
+            'are known (allowed: "scripted"; or form "token_ids", or "chat", which measures the loss)',
+        ),
+        (
+            {"form": "chat"},
+            'service.inference_url: form "chat" is sent to chat completions (allowed: a URL that ends with '
+            '"/v1/chat/completions")',
+        ),
         ({"routing": "random"}, "conversation.routing: "),
         ({"target_hit_rate": 0}, "conversation.target_hit_rate: "),
         (

@@ -120,7 +120,7 @@ class Inspection:
 class DeepCheck(ABC):
     """Judges the tokens of every text of a data set."""
 
-    special_tokens: ClassVar[bool] = True
+    special_tokens: bool = True
     """Whether texts are encoded with the special tokens that the endpoint adds."""
 
     @abstractmethod
