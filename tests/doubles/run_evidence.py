@@ -40,6 +40,8 @@ WARM = PlannedTraffic(
 # Requests of different lengths, so that an excess has only one reading.
 SPREAD = replace(WARM, tokens=TokenShare(1045, 576), first_input_tokens=tuple(range(100, 110)))
 COLD = replace(WARM, mode="cold", dp_size=2, by_rank={0: TokenShare(600, 320), 1: TokenShare(400, 256)})
+# Ranks that the server chooses.
+FREE = replace(COLD, by_rank={}, least_hits=320, most_hits=640)
 
 
 def counted(

@@ -48,11 +48,33 @@ def counters(text: str, name: str) -> dict[str, int]:
     return {line.split('engine="')[1].split('"')[0]: int(float(line.rsplit(" ", 1)[1])) for line in lines}
 
 
+AGENTS: dict[str, Any] = {
+    "routing": "round_robin",
+    "branches": {"after_turn": 1, "count": 2, "turns": {"mode": "uniform", "min": 1, "max": 2}},
+    "tool_results": {"length": {"mode": "uniform", "min": 20, "max": 80}, "time_ms": {"mode": "fixed", "value": 30}},
+}
+RETRIES: dict[str, Any] = {"branches": {"after_turn": 1, "count": 2, "message": "same"}}
+
+
 @pytest.mark.parametrize(
-    ("answers", "ranks", "stream"), [("generated", 2, True), ("scripted", 1, False)], ids=["generated", "scripted"]
+    ("answers", "ranks", "stream", "more"),
+    [
+        ("generated", 2, True, {}),
+        ("scripted", 1, False, {}),
+        ("generated", 3, True, AGENTS),
+        ("scripted", 2, True, AGENTS),
+        ("generated", 2, False, RETRIES),
+    ],
+    ids=["generated", "scripted", "agents on three ranks in turn", "scripted agents", "retries"],
 )
 def test_every_turn_and_every_counter_is_as_planned(
-    answers: str, ranks: int, stream: bool, deepseek_tokenizer_dir: Path, tmp_path: Path, command_line: CommandLine
+    answers: str,
+    ranks: int,
+    stream: bool,
+    more: dict[str, Any],
+    deepseek_tokenizer_dir: Path,
+    tmp_path: Path,
+    command_line: CommandLine,
 ) -> None:
     configuration = ServerConfiguration(
         tokenizer=deepseek_tokenizer_dir, model="tiny", data_parallel_size=ranks, decode_tokens_per_second=2000
@@ -66,6 +88,7 @@ def test_every_turn_and_every_counter_is_as_planned(
             stream=stream,
             answers=answers,
             think_time_ms={"mode": "uniform", "min": 1, "max": 300},
+            **more,
         )
         inspected = json.loads(command_line("inspect", "--scenario", scenario, cwd=tmp_path).stdout)
         files = json.loads(command_line("prepare", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1])

@@ -1,7 +1,8 @@
 """Which requests each of several senders sends, so that theory stays exact.
 
 Requests with one key never leave each other and keep their order: a lane in cold mode, whose requests find in the cache
-what those before them left; a conversation; a single request in warm-up mode, where nothing depends on the others.
+what those before them left; conversations that rely on each other; a single request in warm-up mode, where nothing
+depends on the others.
 """
 
 from __future__ import annotations
@@ -51,15 +52,26 @@ def shares(total: int, sizes: Sequence[int]) -> list[int]:
 
 def _keys(index: RequestIndex, split: Split, urls: int) -> NDArray[np.int64]:
     """One number for each request; equal ones stay together."""
-    ranks: NDArray[np.int64] = index.records["dp_rank"].copy()
-    if split == "rank" and NO_RANK not in ranks:
-        return ranks
-    # The first request of a lane gives it its name.
-    lane_of_row: dict[int, int] = {}
-    for row, predecessor in zip(index.column("row"), index.column("predecessor"), strict=True):
-        lane_of_row[row] = row if predecessor == NO_PREDECESSOR else lane_of_row[predecessor]
-    lanes: NDArray[np.int64] = np.fromiter(lane_of_row.values(), dtype=np.int64, count=len(lane_of_row))
-    return lanes % urls if split == "rank" and urls > 1 else lanes
+    rows, ranks = index.column("row"), index.column("dp_rank")
+    by_rank = split == "rank" and NO_RANK not in ranks
+    # Each row points to one before it that it stays with; the first of all of them gives them their name.
+    before = {row: row for row in rows}
+    first_of_rank: dict[int, int] = {}
+
+    def first(row: int) -> int:
+        while before[row] != row:
+            before[row] = row = before[before[row]]
+        return row
+
+    for row, rank, *others in zip(rows, ranks, index.column("predecessor"), index.column("continues"), strict=True):
+        if by_rank:
+            others.append(first_of_rank.setdefault(rank, row))
+        for other in others:
+            if other != NO_PREDECESSOR:
+                one, two = sorted((first(row), first(other)))
+                before[two] = one
+    names: NDArray[np.int64] = np.fromiter(map(first, rows), dtype=np.int64, count=len(rows))
+    return names % urls if split == "rank" and not by_rank and urls > 1 else names
 
 
 def _balanced(sizes: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -23,7 +23,7 @@ from ais_bench_prefix_cache.foundation.names import NO_RANK
 
 NO_PREDECESSOR = -1
 
-_COLUMNS = ("row", "offset", "size", "max_tokens", "dp_rank", "predecessor", "after_end", "think_ms")
+_COLUMNS = ("row", "offset", "size", "max_tokens", "dp_rank", "predecessor", "continues", "think_ms")
 NOT_DUE = -1
 """``due_us`` of a request that is sent as soon as its lane and a slot are free."""
 _RECORD = np.dtype([(name, "<i8") for name in (*_COLUMNS, "due_us")])
@@ -34,9 +34,10 @@ class RequestIndex:
     """One record a request, in send order; every column is int64.
 
     ``row`` is its number in the data set, ``offset`` and ``size`` are where its line lies in the file, in bytes,
-    ``predecessor`` is the row that must go before it, by the same sender: the one before in its lane (cold mode), the
-    turn before in its conversation, or for a first turn the one that has its system prompt computed. ``after_end`` is 1
-    where that row's whole answer is waited for, else its first token suffices; ``think_ms`` is the pause after it.
+    ``predecessor`` is the row whose first token must come before, by the same sender: the one before in its lane (cold
+    mode), or what a turn of a conversation relies on besides its history. ``continues`` is the turn whose whole answer
+    it waits for and continues, ``think_ms`` the pause after that; both rows are :data:`NO_PREDECESSOR` where there is
+    none.
     ``due_us`` are the microseconds after the first request at which it is due.
     """
 
@@ -57,7 +58,7 @@ class RequestIndex:
     @property
     def arriving(self) -> NDArray[np.bool_]:
         """Which requests arrive by themselves: all but those that continue a conversation."""
-        return np.asarray(self.records["after_end"] == 0)
+        return np.asarray(self.records["continues"] == NO_PREDECESSOR)
 
     def due_at(self, seconds: NDArray[np.float64]) -> RequestIndex:
         """The same requests, each that is :attr:`arriving` due at so many seconds after the first."""
@@ -112,28 +113,24 @@ class IndexReading:
     def _note(self, number: int, offset: int, size: int, row: dict[str, Any]) -> None:
         rank = row.get("dp_rank")
         max_tokens = row[self._max_tokens_key]
-        before = self._predecessor(number, row)
+        continues = row.get("continues")
         values = (
-            *(number, offset, size, max_tokens, NO_RANK if rank is None else rank),
-            *(*before, row.get("think_ms", 0)),
+            *(number, offset, size, max_tokens, NO_RANK if rank is None else rank, self._predecessor(number, row)),
+            *(NO_PREDECESSOR if continues is None else continues, row.get("think_ms", 0)),
         )
         for name, value in zip(_COLUMNS, values, strict=True):
             self._columns[name].append(value)
 
-    def _predecessor(self, number: int, row: dict[str, Any]) -> tuple[int, bool]:
-        """The row that goes before a row, and whether its end is waited for."""
+    def _predecessor(self, number: int, row: dict[str, Any]) -> int:
+        """The row whose first token is waited for."""
+        if "waits_for" in row:
+            return NO_PREDECESSOR if row["waits_for"] is None else int(row["waits_for"])
         if row.get("dp_rank") is None:
-            return NO_PREDECESSOR, False
+            return NO_PREDECESSOR
         lane = (row["group_id"], row["dp_rank"])
-        if "continues" not in row:
-            predecessor = self._last_of_lane.get(lane, NO_PREDECESSOR)
-            self._last_of_lane[lane] = number
-            return predecessor, False
-        if row["continues"] is not None:
-            return row["continues"], True
-        # The first conversation of a lane has the system prompt computed; the others only wait for that.
-        first = self._last_of_lane.setdefault(lane, number)
-        return (first if row["shared_prefix_tokens"] else NO_PREDECESSOR), False
+        predecessor = self._last_of_lane.get(lane, NO_PREDECESSOR)
+        self._last_of_lane[lane] = number
+        return predecessor
 
     def index(self) -> RequestIndex:
         """The index of all rows that were read."""

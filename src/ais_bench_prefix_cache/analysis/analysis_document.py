@@ -114,13 +114,15 @@ def analyze_run(
     status: Status,
     columns: RequestColumns | None = None,
     requests: RequestComparison | None = None,
+    sent_order: Sequence[int] = (),
     runtime: Mapping[str, Any] | None = None,
     facts: RunFacts | None = None,
 ) -> dict[str, Any]:
     """Theory against the two looks at the counters, in the keys of ``analysis.json`` (without its digest).
 
     ``run`` hands in its ``runtime``, its ``facts`` and the comparison of its ``requests``; ``analyze`` leaves them out,
-    and what an earlier run left in ``previous_analysis`` is kept. Warnings and findings are made from scratch.
+    and what an earlier run left in ``previous_analysis`` is kept. ``sent_order`` has the numbers of all requests as
+    they were sent, where that is known. Warnings and findings are made from scratch.
 
     Raises:
         SnapshotError: the texts cannot be compared; :func:`explain_unusable` then says why.
@@ -134,7 +136,7 @@ def analyze_run(
     delta, facts = measured.delta, known.facts
     if facts.cache_prediction is None and delta.hits < planned.tokens.shared and columns is not None:
         at_once = known.runtime.get("aisbench", {}).get("batch_size", 1)
-        prediction = _prediction(manifest, columns, planned, measured.after, service, at_once)
+        prediction = _prediction(manifest, columns, planned, measured.after, service, at_once, sent_order)
         facts = replace(facts, cache_prediction=prediction)
     comparison = compare(planned, delta, measured.after, validation)
     findings = diagnose(Evidence(planned, measured.baseline, measured.after, delta, requests=requests, facts=facts))
@@ -273,10 +275,11 @@ def _prediction(
     snapshot: MetricsSnapshot,
     service: ServiceConfig,
     at_once: int,
+    sent_order: Sequence[int],
 ) -> CachePrediction | None:
     """What a cache of the size that the server (or ``service.kv_cache_blocks``) tells would have hit; None without.
 
-    ``at_once`` is how many requests may have been in flight.
+    ``at_once`` is how many requests may have been in flight; ``sent_order`` may be empty.
     """
     configs = [engine.config for engine in snapshot.by_rank.values() if engine.config is not None]
     sizes = {config.kv_cache_size_tokens for config in configs}
@@ -302,6 +305,7 @@ def _prediction(
             block_size=planned.block_size,
             capacity_tokens=capacity,
             dp_size=planned.dp_size,
+            order=sent_order,
         )
     warmup = [
         PlannedRequest(

@@ -9,7 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.analysis.run_facts import CachePrediction
-from ais_bench_prefix_cache.datasets.conversations.plan_replay import ReplayedTurn, replay_conversations
+from ais_bench_prefix_cache.datasets.conversations.plan_replay import (
+    TurnTokens,
+    replay_conversations,
+    replayed_turns,
+    turn_by_turn,
+)
 from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, send_planned
 from ais_bench_prefix_cache.foundation.names import NO_RANK
 from ais_bench_prefix_cache.kvcache.radix_replay import replay_of
@@ -64,24 +69,29 @@ def predict_conversation_hits(
     block_size: int,
     capacity_tokens: int,
     dp_size: int,
+    order: Sequence[int] = (),
 ) -> CachePrediction | None:
-    """As :func:`predict_hits` by vLLM's rules, of turns of conversations of which ``at_once`` are under way.
+    """As :func:`predict_hits` by vLLM's rules, of turns of conversations.
 
-    ``system_prompt_tokens`` are those of each group.
+    ``system_prompt_tokens`` are those of each group. ``order`` is the one in which all turns were sent; where nobody
+    knows, that of turns that take equally long, ``at_once`` of them under way.
     """
     usable = capacity_tokens // block_size - 1
-    turns = []
-    conversation = -1
-    for index, turn in enumerate(columns.lane_sequences):
-        conversation += not turn
-        group = columns.group_ids[index]
-        tokens, answer = columns.input_tokens[index], columns.max_tokens[index]
-        if -(-(tokens + answer - 1) // block_size) > usable:
-            return None
-        rank = columns.dp_ranks[index]
-        turns.append(ReplayedTurn(conversation, turn, group, rank, system_prompt_tokens[group], tokens, answer))
+    if dp_size > 1 and NO_RANK in columns.dp_ranks:
+        return None
+    groups, ranks = columns.group_ids, (max(0, rank) for rank in columns.dp_ranks)
+    system = (system_prompt_tokens[group] for group in groups)
+    tokens = map(TurnTokens, groups, ranks, system, columns.input_tokens, columns.max_tokens)
+    turns = replayed_turns(zip(columns.links, tokens, strict=True))
+    if any(-(-(turn.tokens.prompt_tokens + turn.tokens.answer_tokens - 1) // block_size) > usable for turn in turns):
+        return None
     replay = replay_conversations(
-        turns, scripted=scripted, at_once=at_once, block_size=block_size, ranks=dp_size, num_blocks=usable
+        turns,
+        order or turn_by_turn(turns, at_once),
+        scripted=scripted,
+        block_size=block_size,
+        ranks=dp_size,
+        num_blocks=usable,
     )
     if replay is None or not sum(replay.evictions):
         return None

@@ -31,12 +31,16 @@ class Comparison:
 def compare(
     planned: PlannedTraffic, delta: CounterDelta, after: MetricsSnapshot, validation: ValidationConfig
 ) -> Comparison:
-    """Per rank in cold mode, where each request's rank is planned; over all ranks in warm-up mode.
+    """Per rank where each request's rank is planned, otherwise over all ranks.
 
-    Expected and counted tokens are compared as integers; the rate is a division made last. A rank without queries has
-    the hit rate None.
+    Where theory is a range, the difference is that to its nearer end, and 0 within it. Expected and counted tokens are
+    compared as integers; the rate is a division made last. A rank without queries has the hit rate None.
     """
-    signed = (delta.hit_rate - planned.tokens.rate) * 100
+    bounded = planned.least_hits is not None and planned.most_hits is not None
+    expected = planned.tokens
+    if bounded:
+        expected = TokenShare(expected.total, delta.hits + planned.hits_short(delta.hits))
+    signed = (delta.hit_rate - expected.rate) * 100
     exact = delta.queries_source != "blocks"
     queries_difference = delta.queries - planned.tokens.total
     actual = counted_section(delta, after)
@@ -49,14 +53,16 @@ def compare(
         "queries_difference": queries_difference,
         "hits_difference": delta.hits - planned.tokens.shared,
     }
+    if bounded:
+        actual["hits_range"] = {"least": planned.least_hits, "most": planned.most_hits}
     warnings: list[dict[str, Any]] = []
     if abs(signed) > validation.actual_warning_pp:
         warnings.append(
             {
                 "code": Code.ACTUAL_DEVIATION.value,
                 "message": f"the counted hit rate {delta.hit_rate:.4f} is {abs(signed):.2f} percentage points away "
-                f"from the theoretical {planned.tokens.rate:.4f} (warning above {validation.actual_warning_pp:g})",
-                "theoretical_hit_rate": planned.tokens.rate,
+                f"from the theoretical {expected.rate:.4f} (warning above {validation.actual_warning_pp:g})",
+                "theoretical_hit_rate": expected.rate,
                 "actual_hit_rate": delta.hit_rate,
                 "difference_pp": abs(signed),
                 "threshold_pp": validation.actual_warning_pp,

@@ -10,7 +10,7 @@ from ais_bench_prefix_cache.analysis.image_analysis import ServerUsage, analyze_
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.analysis.request_comparison import compare_requests
 from ais_bench_prefix_cache.analysis.run_facts import RunFacts
-from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
+from ais_bench_prefix_cache.analysis.seen_request import SeenRequest, sent_order
 from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.foundation.errors import SnapshotError
 from ais_bench_prefix_cache.foundation.telling import Note
@@ -61,6 +61,7 @@ def analyze_data_set(
             status=status,
             columns=columns,
             requests=compare_requests(columns, seen) if seen else None,
+            sent_order=sent_order(seen, len(columns)),
             runtime=runtime,
             facts=facts,
         )

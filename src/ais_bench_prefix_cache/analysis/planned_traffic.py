@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ais_bench_prefix_cache.datasets.conversations.plan_replay import TurnLinks
 from ais_bench_prefix_cache.foundation.names import NO_RANK
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 
@@ -17,7 +18,7 @@ class RequestColumns:
     """The rows of ``full.jsonl`` as columns in send order, all of one length.
 
     ``shared_prefix_tokens`` and ``max_tokens`` may be empty: only the prediction of evictions needs them. Where the
-    requests are turns of conversations, ``lane_sequences`` are the turns.
+    requests are turns of conversations, ``lane_sequences`` are the turns, and ``links`` say which they continue.
     """
 
     group_ids: Sequence[str]
@@ -27,17 +28,22 @@ class RequestColumns:
     hit_tokens: Sequence[int]
     shared_prefix_tokens: Sequence[int] = ()
     max_tokens: Sequence[int] = ()
-    are_turns: bool = False
+    links: Sequence[TurnLinks] = ()
 
     def __len__(self) -> int:
         return len(self.input_tokens)
+
+    @property
+    def are_turns(self) -> bool:
+        """Whether the requests are turns of conversations."""
+        return bool(self.links)
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]]) -> RequestColumns:
         """The columns of rows of ``full.jsonl``.
 
-        Read are ``group_id``, ``dp_rank``, ``lane_sequence`` (of conversations ``turn``), ``actual_input_tokens``,
-        ``theoretical_hit_tokens``, ``shared_prefix_tokens`` and ``max_tokens``.
+        Read are ``group_id``, ``dp_rank``, ``lane_sequence``, ``actual_input_tokens``, ``theoretical_hit_tokens``,
+        ``shared_prefix_tokens`` and ``max_tokens``; of conversations ``turn`` for the third, and :class:`TurnLinks`.
         """
         group_ids: list[str] = []
         dp_ranks: list[int] = []
@@ -46,9 +52,11 @@ class RequestColumns:
         hit_tokens: list[int] = []
         shared_prefix_tokens: list[int] = []
         max_tokens: list[int] = []
-        are_turns = False
+        links: list[TurnLinks] = []
         for row in rows:
             are_turns = "turn" in row
+            if are_turns:
+                links.append(TurnLinks(row["branch"], row["continues"], row["repeats"], row["think_ms"]))
             group_ids.append(row["group_id"])
             dp_ranks.append(NO_RANK if row["dp_rank"] is None else row["dp_rank"])
             lane_sequence = row["turn"] if are_turns else row["lane_sequence"]
@@ -65,7 +73,7 @@ class RequestColumns:
             hit_tokens,
             shared_prefix_tokens,
             max_tokens,
-            are_turns,
+            links,
         )
 
 
@@ -73,7 +81,8 @@ class RequestColumns:
 class PlannedTraffic:
     """Theory of a data set.
 
-    ``tokens`` are those of all prompts, and how many of them hit; ``by_rank`` is empty in warm-up mode.
+    ``tokens`` are those of all prompts, and how many of them hit; ``by_rank`` is empty where no ranks are planned, as
+    in warm-up mode. ``least_hits`` and ``most_hits`` are what any routing gives, where theory is that of one of them.
     ``requests_with_hits`` and ``first_input_tokens`` (of the first 64 requests) are known where the rows are.
     """
 
@@ -86,6 +95,14 @@ class PlannedTraffic:
     canonical_prefix_tokens: Mapping[str, int] = field(default_factory=dict)
     requests_with_hits: int | None = None
     first_input_tokens: tuple[int, ...] = ()
+    least_hits: int | None = None
+    most_hits: int | None = None
+
+    def hits_short(self, counted: int) -> int:
+        """Hits that theory promises beyond those counted; negative where there are more, 0 within its range."""
+        least = self.tokens.shared if self.least_hits is None else self.least_hits
+        most = self.tokens.shared if self.most_hits is None else self.most_hits
+        return max(0, least - counted) + min(0, most - counted)
 
     @classmethod
     def from_documents(
@@ -105,6 +122,8 @@ class PlannedTraffic:
             },
             requests_with_hits=None if columns is None else sum(hits > 0 for hits in columns.hit_tokens),
             first_input_tokens=() if columns is None else tuple(columns.input_tokens[:_FIRST_REQUESTS]),
+            least_hits=theory.get("range", {}).get("least_hit_tokens"),
+            most_hits=theory.get("range", {}).get("most_hit_tokens"),
         )
 
 

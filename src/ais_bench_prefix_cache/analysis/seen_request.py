@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,3 +37,9 @@ class SeenRequest:
     lane_wait: float = 0.0
     slot_wait: float = 0.0
     itl_ms: tuple[float, ...] = ()
+
+
+def sent_order(seen: Iterable[SeenRequest], count: int) -> list[int]:
+    """The numbers of ``count`` requests in the order in which they were sent; empty where not all are known."""
+    moments = {row.sequence_index: row.sent for row in seen if row.sent is not None}
+    return sorted(moments, key=lambda index: moments[index]) if len(moments) == count else []

@@ -176,6 +176,16 @@ def check_conversation(fields: CheckedFields) -> None:
     if fields.findings.sound(("conversation",)) and fields.get("conversation") is None:
         allowed = "a section; {} for its defaults"
         fields.findings.report(("conversation",), Code.MISSING_KEY, "--mode conversation needs it", allowed=allowed)
+    urls = fields.get("service", "inference_url")
+    free = fields.get("conversation", "routing") == "free"
+    if free and isinstance(urls, list) and len(urls) > 1 and fields.get("service", "router_url") is None:
+        fields.findings.report(
+            ("conversation", "routing"),
+            Code.NOT_ALLOWED,
+            f"with {len(urls)} URLs in service.inference_url and no service.router_url it would be this program that "
+            "chooses",
+            allowed="sticky or round_robin; or free with one inference_url or a router_url",
+        )
     check_completions_url(fields)
 
 

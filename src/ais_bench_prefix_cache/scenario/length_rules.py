@@ -27,6 +27,7 @@ CSV_COLUMNS = {
     "answer_length": OUTPUT_COLUMNS,
     "turns": ("turns",),
     "think_time_ms": ("think_time_ms",),
+    "time_ms": ("time_ms",),
 }
 """Where a file of lengths has them, by the field that names it; elsewhere they are inputs."""
 

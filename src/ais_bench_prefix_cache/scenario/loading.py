@@ -14,6 +14,7 @@ from ais_bench_prefix_cache.foundation.errors import Problem, ScenarioError
 from ais_bench_prefix_cache.foundation.names import API_KEY_VARIABLE, group_number
 from ais_bench_prefix_cache.foundation.strict_json import FieldPath, JsonError, parse_json_with_defects, read_file
 from ais_bench_prefix_cache.scenario.building import Readers, build
+from ais_bench_prefix_cache.scenario.conversation_lengths import conversation_lengths
 from ais_bench_prefix_cache.scenario.effective import corpus_selection, effective_config
 from ais_bench_prefix_cache.scenario.field_rules import (
     API_KEY_PHRASE,
@@ -34,9 +35,6 @@ from ais_bench_prefix_cache.scenario.groups import group_counts
 from ais_bench_prefix_cache.scenario.length_rules import check_count, check_room, listed_count, read_length_rule
 from ais_bench_prefix_cache.scenario.model import (
     CorpusSelection,
-    CsvLengths,
-    ExplicitLengths,
-    FixedLength,
     GroupAssignment,
     GroupOverride,
     LengthSpec,
@@ -112,7 +110,7 @@ def _checked_scenario(
     check_service(fields)
     if "conversation" in document:
         check_group_weights(fields, ("conversation", "system_prompts"))
-        lengths |= _conversation_lengths(fields)
+        lengths |= conversation_lengths(fields)
     if rules == "images":
         check_multimodal(fields)
     elif rules == "conversations":
@@ -220,51 +218,6 @@ def _length_rules(
             check_count(fields, path, rule, requests, "requests.count is")
         if overridden != groups:
             has_room(path, rule)
-    return rules
-
-
-def _conversation_lengths(fields: CheckedFields) -> dict[FieldPath, LengthSpec]:
-    """The length rules of conversations by their places. A rule that lists lengths must list as many as there are.
-
-    How many messages and answers there are is known where the numbers of turns are not drawn.
-    """
-    section: FieldPath = ("conversation",)
-    conversations = fields.get(*section, "count")
-    prompts: FieldPath = (*section, "system_prompts")
-    rules: dict[FieldPath, LengthSpec] = {}
-
-    def read(path: FieldPath, count: int | None, whose: str) -> LengthSpec | None:
-        rule = read_length_rule(fields, path)
-        if rule is not None:
-            rules[path] = rule
-            if count is not None:
-                check_count(fields, path, rule, count, whose)
-        return rule
-
-    turns = read((*section, "turns"), conversations, "conversation.count is")
-    read((*section, "first_message_length"), conversations, "conversation.count is")
-    # Without system prompts their length says nothing.
-    read((*prompts, "length"), fields.get(*prompts, "count") or None, "conversation.system_prompts.count is")
-    total: int | None = None
-    if isinstance(turns, FixedLength) and conversations is not None:
-        total = conversations * turns.value
-    elif isinstance(turns, (ExplicitLengths, CsvLengths)):
-        total = sum(turns.values)
-    messages = None if total is None or conversations is None else total - conversations
-    for name, count, whose in (
-        ("message_length", messages, "the number of later messages is"),
-        ("think_time_ms", messages, "the number of later messages is"),
-        ("answer_length", total, "the number of answers is"),
-    ):
-        path: FieldPath = (*section, name)
-        rule = read(path, count, whose)
-        if rule is not None and listed_count(rule) is not None and turns is not None and total is None:
-            fields.findings.report(
-                path,
-                Code.NOT_ALLOWED,
-                "lengths are listed although the numbers of turns are drawn, so that nobody knows how many there are",
-                allowed="fixed, uniform or truncated_normal; or turns that are fixed, explicit or csv",
-            )
     return rules
 
 

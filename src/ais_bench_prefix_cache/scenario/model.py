@@ -14,6 +14,7 @@ from typing import Any, Literal, Union
 ScenarioRules = Literal["prefixes", "images", "conversations"]
 """Which sections of a Scenario count: those of blocks and shared prefixes, of images, or of conversations."""
 CacheMode = Literal["cold", "warmup"]
+ConversationRouting = Literal["sticky", "round_robin", "free"]
 OrderStrategy = Literal["sequential", "within_group_shuffle", "interleave", "global_shuffle", "input_len_asc"]
 
 
@@ -275,8 +276,33 @@ class SystemPromptsConfig:
 
 
 @dataclass(frozen=True)
+class BranchesConfig:
+    """How often the history after so many turns is continued besides, and for how many turns.
+
+    ``message`` "same": the next request is sent so many times more, and only the first goes on.
+    """
+
+    after_turn: int
+    count: int
+    turns: LengthSpec
+    message: Literal["own", "same"]
+
+
+@dataclass(frozen=True)
+class ToolResultsConfig:
+    """After each message of the user so many results of tools follow, each in a turn of its own."""
+
+    per_message: int
+    length: LengthSpec
+    time_ms: LengthSpec | None = None
+
+
+@dataclass(frozen=True)
 class ConversationConfig:
-    """``turns`` (turns) and ``think_time_ms`` (milliseconds) are drawn as lengths are; all other lengths are tokens."""
+    """``turns`` (turns) and ``think_time_ms`` (milliseconds) are drawn as lengths are; all other lengths are tokens.
+
+    With a ``target_hit_rate`` the lengths of system prompts and messages are proportions.
+    """
 
     count: int
     turns: LengthSpec
@@ -285,7 +311,11 @@ class ConversationConfig:
     message_length: LengthSpec
     answer_length: LengthSpec
     answers: Literal["generated", "scripted"]
+    routing: ConversationRouting
     think_time_ms: LengthSpec | None = None
+    branches: BranchesConfig | None = None
+    tool_results: ToolResultsConfig | None = None
+    target_hit_rate: float | None = None
 
 
 @dataclass(frozen=True)

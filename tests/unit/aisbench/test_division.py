@@ -13,7 +13,7 @@ from ais_bench_prefix_cache.aisbench.division import divided, shares
 from ais_bench_prefix_cache.aisbench.request_index import RequestIndex
 from ais_bench_prefix_cache.foundation.names import NO_RANK
 
-FIELDS = ("row", "offset", "size", "max_tokens", "dp_rank", "predecessor", "due_us")
+FIELDS = ("row", "offset", "size", "max_tokens", "dp_rank", "predecessor", "continues", "due_us")
 
 
 def index_of(lanes: Sequence[tuple[object, int | None] | None]) -> RequestIndex:
@@ -27,6 +27,7 @@ def index_of(lanes: Sequence[tuple[object, int | None] | None]) -> RequestIndex:
         records[row]["row"] = row
         records[row]["dp_rank"] = NO_RANK if lane is None or lane[1] is None else lane[1]
         records[row]["predecessor"] = -1 if lane is None else last.get(lane, -1)
+        records[row]["continues"] = -1
         last[lane] = row
     return RequestIndex(records)
 
@@ -61,6 +62,16 @@ def test_requests_without_lanes_are_kept_by_their_entry_point_where_ranks_are_as
 def test_a_conversation_stays_whole() -> None:
     parts = divided(index_of([("a", None), ("b", None), ("a", None), ("b", None), ("c", None)]), 2)
     assert [part.tolist() for part in parts] == [[0, 2, 4], [1, 3]]
+
+
+@pytest.mark.parametrize(("split", "parts"), [("lane", [[0, 1, 3, 4], [2, 5]]), ("rank", [[0, 1, 2, 3, 4, 5]])])
+def test_conversations_that_rely_on_each_other_stay_together(split: Any, parts: list[list[int]]) -> None:
+    """Turns that visit both ranks: 1 continues 0, 3 waits for 0, 4 continues 3; 5 continues 2."""
+    index = index_of([None] * 6)
+    index.records["dp_rank"] = [0, 1, 0, 0, 1, 1]
+    index.records["continues"] = [-1, 0, -1, -1, 3, 2]
+    index.records["predecessor"] = [-1, -1, -1, 0, -1, -1]
+    assert [part.tolist() for part in divided(index, 2, split)] == parts
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from ais_bench_prefix_cache.aisbench.arrivals import arrival_seconds
 from ais_bench_prefix_cache.aisbench.request_index import NO_PREDECESSOR, NOT_DUE, IndexReading, RequestIndex
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.names import NO_RANK
 
 LANES = [("a", 0), ("b", 0), ("a", 1), ("a", 0), ("b", None), ("b", 0), ("a", 0)]
 
@@ -72,26 +73,28 @@ def test_even_arrivals_have_one_gap_and_random_ones_its_mean(rows: Path) -> None
     assert index.column("due_us") == [0, 1000, 2000, 3000, 4000, 5000, 6000]
 
 
-def test_turns_follow_their_conversation_and_first_turns_whoever_has_their_system_prompt_computed(
+def test_turns_wait_for_the_end_of_what_they_continue_and_for_a_first_token_that_their_rows_name(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "x.full.jsonl"
-    turns = [("a", None, 0), ("a", 0, 40), ("a", 1, 50), ("a", None, 30), ("b", None, 0), ("b", None, 0), ("a", 3, 44)]
+    turns = [(None, None, 0), (0, None, 40), (0, 1, 40), (None, 0, 0), (3, None, 30)]
     lines = [
         {
-            "group_id": group,
-            "dp_rank": 0,
+            "group_id": "a",
+            "dp_rank": rank,
             "continues": continues,
-            "shared_prefix_tokens": known,
+            "waits_for": waits_for,
+            "shared_prefix_tokens": 0,
             "max_tokens": 4,
-            "think_ms": known,
+            "think_ms": pause,
         }
-        for group, continues, known in turns
+        for rank, (continues, waits_for, pause) in zip((0, 1, 0, None, 0), turns, strict=True)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     index = RequestIndex.of_file(path, "max_tokens")
-    assert index.column("predecessor") == [NO_PREDECESSOR, 0, 1, 0, NO_PREDECESSOR, NO_PREDECESSOR, 3]
-    assert index.column("after_end") == [0, 1, 1, 0, 0, 0, 1]
-    assert index.column("think_ms") == [0, 40, 50, 30, 0, 0, 44]
-    due = index.due_at(np.array([0.0, 1.0, 2.0, 3.0])).column("due_us")
-    assert due == [0, NOT_DUE, NOT_DUE, 1_000_000, 2_000_000, 3_000_000, NOT_DUE]
+    assert index.column("predecessor") == [NO_PREDECESSOR, NO_PREDECESSOR, 1, 0, NO_PREDECESSOR]
+    assert index.column("continues") == [NO_PREDECESSOR, 0, 0, NO_PREDECESSOR, 3]
+    assert index.column("think_ms") == [0, 40, 40, 0, 30]
+    assert index.column("dp_rank") == [0, 1, 0, NO_RANK, 0]
+    due = index.due_at(np.array([0.0, 1.0])).column("due_us")
+    assert due == [0, NOT_DUE, NOT_DUE, 1_000_000, NOT_DUE]

@@ -156,12 +156,12 @@ def test_a_turn_waits_for_the_end_and_many_may_wait_for_one() -> None:
     async def scenario() -> None:
         schedule, started, go_on = RequestSchedule(10), [], asyncio.Event()
 
-        async def request(index: int, predecessor: int | None, after_end: bool) -> None:
-            async with schedule.turn(index, predecessor, after_end=after_end):
+        async def request(index: int, predecessor: int | None, continues: int | None) -> None:
+            async with schedule.turn(index, predecessor, continues=continues):
                 started.append(index)
                 await go_on.wait()
 
-        waits = [(0, None, False), (1, 0, True), (2, 0, False), (3, 0, False), (4, 0, True)]
+        waits = [(0, None, None), (1, None, 0), (2, 0, None), (3, 0, None), (4, None, 0), (5, 3, 0), (6, 5, 0)]
         tasks = [asyncio.create_task(request(*each)) for each in waits]
         for _ in range(5):
             await asyncio.sleep(0)
@@ -172,7 +172,8 @@ def test_a_turn_waits_for_the_end_and_many_may_wait_for_one() -> None:
         assert started == [0, 2, 3]
         go_on.set()
         await asyncio.wait_for(asyncio.gather(*tasks), timeout=5)
-        assert sorted(started[3:]) == [1, 4]
+        assert sorted(started[3:]) == [1, 4, 5, 6]
+        assert started.index(5) < started.index(6)
 
     asyncio.run(scenario())
 
@@ -184,7 +185,7 @@ def test_a_conversation_keeps_its_slot_until_it_is_over() -> None:
         schedule, started = RequestSchedule(2), []
 
         async def request(index: int) -> None:
-            async with schedule.turn(index, index - 1 if index % 4 else None, after_end=True):
+            async with schedule.turn(index, None, continues=index - 1 if index % 4 else None):
                 started.append(index)
                 for _ in range(3):
                     await asyncio.sleep(0)
@@ -199,8 +200,8 @@ def test_a_pause_holds_no_slot() -> None:
     async def scenario() -> None:
         schedule, started = RequestSchedule(1), []
 
-        async def request(index: int, predecessor: int | None, pause: float) -> None:
-            async with schedule.turn(index, predecessor, after_end=True, pause=pause):
+        async def request(index: int, continues: int | None, pause: float) -> None:
+            async with schedule.turn(index, None, continues=continues, pause=pause):
                 started.append(index)
 
         await asyncio.gather(request(0, None, 0.0), request(1, 0, 0.05), request(2, None, 0.0), request(3, 2, 0.0))

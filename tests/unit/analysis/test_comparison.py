@@ -132,3 +132,18 @@ def test_a_server_that_counts_for_all_ranks_has_no_ranks() -> None:
     early, late = (snapshot(text.format(*c), dp_size=2) for c in ((0, 0), (1000, 576)))
     actual = compare(COLD, difference(early, late), late, ValidationConfig(1.0, 5.0)).actual
     assert (actual["by_dp"], actual["global_hits"]) == ({}, 576)
+
+
+@pytest.mark.parametrize(
+    ("hits", "nearer_end", "difference"), [(300, 320, -2.0), (320, 320, 0.0), (640, 640, 0.0), (700, 640, 6.0)]
+)
+def test_within_its_range_theory_is_met(hits: int, nearer_end: int, difference: float) -> None:
+    """What stays on its rank hits 576; who routes freely may be anywhere between the ends."""
+    free = PlannedTraffic("cold", 16, 2, 10, TokenShare(1000, 576), least_hits=320, most_hits=640)
+    comparison = compared(free, (900, hits), (100, 0))
+    assert comparison.actual["hits_range"] == {"least": 320, "most": 640}
+    assert (comparison.actual["expected_hits"], comparison.actual["hits_difference"]) == (576, hits - 576)
+    assert comparison.signed_difference_pp == pytest.approx(difference)
+    assert free.hits_short(hits) == nearer_end - hits
+    assert [warning["code"] for warning in comparison.warnings] == (["ACTUAL_DEVIATION"] if difference > 5 else [])
+    assert all(warning["theoretical_hit_rate"] == nearer_end / 1000 for warning in comparison.warnings)

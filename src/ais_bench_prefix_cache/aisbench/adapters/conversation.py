@@ -16,8 +16,7 @@ class ConversationInferencer(PrefixCacheInferencer):
 
     def __init__(self, model_cfg: Any, **settings: Any) -> None:
         super().__init__(model_cfg, **settings)
-        continued = self._requests["predecessor"][self._requests["after_end"] == 1]
-        self._histories = Histories(Counter(continued.tolist()))
+        self._histories = Histories(Counter(self._requests["continues"].tolist()))
         self._rows_under_way: dict[int, dict[str, Any]] = {}
 
     def _prompt(self, row: dict[str, Any]) -> Any:

@@ -187,7 +187,8 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
 
     async def do_request(self, data: dict[str, Any], token_bucket: Any, session: Any) -> None:
         request = self._requests[data["index"]]
-        row, rank, predecessor = int(request["row"]), int(request["dp_rank"]), int(request["predecessor"])
+        row, rank = int(request["row"]), int(request["dp_rank"])
+        predecessor, continues = int(request["predecessor"]), int(request["continues"])
         max_tokens = int(request["max_tokens"])
         schedule = self._schedule
         observation = RequestObservation(
@@ -205,7 +206,7 @@ class PrefixCacheInferencer(GenInferencer):  # type: ignore[misc]
         async with schedule.turn(
             row,
             None if predecessor == NO_PREDECESSOR else predecessor,
-            after_end=bool(request["after_end"]),
+            continues=None if continues == NO_PREDECESSOR else continues,
             pause=int(request["think_ms"]) / 1000,
         ) as waits:
             observation.lane_wait, observation.slot_wait = waits.lane, waits.slot

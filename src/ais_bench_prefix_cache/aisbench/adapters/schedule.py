@@ -3,7 +3,7 @@
 A lane is (group, dp_rank) in cold mode. Its requests must reach the server's cache one after another, or theory and
 counter differ. The rule: a request may start once the one before it in its lane has its first token (then its whole
 prompt is in the cache) or, without streaming, is finished - however it ended. A turn of a conversation needs the answer
-to the turn before it, so it waits for that one's end.
+to the turn before it, so it waits for that one's end, and may wait for another one's first token besides.
 
 A request that waits for its predecessor holds no slot, so lanes never starve each other: the oldest unfinished request
 never waits for another, therefore some request always can run. Free slots go to the lowest sequence index, which keeps
@@ -49,20 +49,22 @@ class RequestSchedule:
 
     @asynccontextmanager
     async def turn(
-        self, index: int, predecessor: int | None, *, after_end: bool = False, pause: float = 0.0
+        self, index: int, predecessor: int | None, *, continues: int | None = None, pause: float = 0.0
     ) -> AsyncIterator[Waits]:
         """Wait until request ``index`` may be sent; on leaving, its slot is free and all that waits for it may go on.
 
-        ``predecessor`` is the index of a request that entered :meth:`turn` before; its first token is waited for, or
-        its end, and then for ``pause`` seconds, without a slot.
+        Both others are requests that entered :meth:`turn` before. The end of ``continues`` is waited for, then for
+        ``pause`` seconds, then for the first token of ``predecessor``, all without a slot.
         """
         self._unfinished[index] = _Unfinished()
         try:
             begin = time.perf_counter()
-            if predecessor is not None:
-                await self._predecessor_lets_go(predecessor, after_end)
+            if continues is not None:
+                await self._lets_go(continues, after_end=True)
             if pause:
                 await asyncio.sleep(pause)
+            if predecessor is not None:
+                await self._lets_go(predecessor, after_end=False)
             lane_is_free = time.perf_counter()
             await self._slot(index)
             try:
@@ -87,8 +89,8 @@ class RequestSchedule:
         if request is not None:
             _let_go(request.after_end)
 
-    async def _predecessor_lets_go(self, predecessor: int, after_end: bool) -> None:
-        request = self._unfinished.get(predecessor)
+    async def _lets_go(self, earlier: int, *, after_end: bool) -> None:
+        request = self._unfinished.get(earlier)
         if request is None or (request.has_token and not after_end):
             return
         waiting = asyncio.get_running_loop().create_future()

@@ -62,8 +62,8 @@ class Evidence:
 
     @property
     def hits_short(self) -> int:
-        """Hits that theory promises and the counters lack; negative where there are more."""
-        return 0 if self.delta is None else self.planned.tokens.shared - self.delta.hits
+        """Hits that theory promises and the counters lack; negative where there are more, 0 within its range."""
+        return 0 if self.delta is None else self.planned.hits_short(self.delta.hits)
 
     @property
     def as_planned(self) -> bool:

@@ -383,6 +383,36 @@ def _ranks_by_responses(evidence: Evidence) -> Finding | None:
     )
 
 
+def _free_routing(evidence: Evidence) -> Finding | None:
+    """What the choice of ranks was worth, where it was not the plan's."""
+    delta, planned = evidence.delta, evidence.planned
+    least, most = planned.least_hits, planned.most_hits
+    if delta is None or least is None or most is None or not least <= delta.hits <= most:
+        return None
+    lost = planned.tokens.shared - delta.hits
+    place = (delta.hits - least) / (most - least) if most > least else 1.0
+    beside = f"{lost} fewer than" if lost > 0 else f"{-lost} more than" if lost else "as many as"
+    return Finding(
+        Code.FREE_ROUTING,
+        "note",
+        f"{delta.hits} tokens were hit by the server's or router's own choice of ranks, {beside} by conversations that "
+        f"stay on their rank; the worst choice hits {least}, the best {most}, and this one stands at "
+        f"{100 * place:.1f}% between them",
+        {
+            "counted_hits": delta.hits,
+            "sticky_hits": planned.tokens.shared,
+            "lost_to_sticky": lost,
+            "least_hits": least,
+            "most_hits": most,
+            "place_in_range": place,
+        },
+        "Keep conversations on their rank (conversation.routing sticky), or use a router that knows what each rank "
+        "has cached."
+        if lost > 0
+        else "Nothing.",
+    )
+
+
 def _sender_is_the_limit(evidence: Evidence) -> Finding | None:
     share = evidence.facts.busiest_sender
     if share is None or share < _BUSY_SENDER:
@@ -419,6 +449,7 @@ RULES: tuple[Rule, ...] = (
     _bypassed,
     _ranks,
     _ranks_by_responses,
+    _free_routing,
     _sender_is_the_limit,
     _lanes_are_not_proven,
 )

@@ -8,6 +8,7 @@ no cache can know more than planned.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from ais_bench_prefix_cache.datasets.conversations.plan_replay import ReplayedTurn, replay_conversations
+from ais_bench_prefix_cache.datasets.conversations.plan_replay import (
+    TurnLinks,
+    TurnTokens,
+    replay_conversations,
+    replayed_turns,
+    turn_by_turn,
+)
 from ais_bench_prefix_cache.datasets.format.capacity import KeptHits, capacity_warnings
 from ais_bench_prefix_cache.datasets.format.documents import is_count
 from ais_bench_prefix_cache.datasets.format.kind import (
@@ -34,11 +41,12 @@ from ais_bench_prefix_cache.datasets.format.manifest import SOURCE_KEYS
 from ais_bench_prefix_cache.datasets.format.paths import RunPaths
 from ais_bench_prefix_cache.datasets.format.recorded import recorded_scenario
 from ais_bench_prefix_cache.datasets.format.rows import ANSWER, Free, FreeText, Row, list_of, read_rows, request_id
+from ais_bench_prefix_cache.datasets.format.targets import deviation_warnings
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ScenarioError
 from ais_bench_prefix_cache.foundation.findings import Findings
-from ais_bench_prefix_cache.foundation.names import group_name, verdict
+from ais_bench_prefix_cache.foundation.names import NO_RANK, group_name, group_number, verdict
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
@@ -49,8 +57,6 @@ from ais_bench_prefix_cache.scenario.model import Scenario
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.conversations.pieces import Piece, PieceOrder
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
-
-ROUTING = "sticky"
 
 
 def _is_token(value: object) -> bool:
@@ -63,10 +69,11 @@ _SPARE = Free(lambda value: value is None or _is_token(value), "a token id or nu
 
 @dataclass(frozen=True)
 class ConversationRow(Row):
-    """A row of ``full.jsonl``: one turn. Lengths are tokens; ``turn`` counts from 0.
+    """A row of ``full.jsonl``: one turn. Lengths are tokens; ``turn`` counts from 0, ``branch`` is 0 but for branches.
 
     ``continues`` is the ``sequence_index`` of the turn whose prompt and answer come first, null for a first turn, and
-    ``think_ms`` the pause after that answer;
+    ``think_ms`` the pause after that answer; ``repeats`` is the turn whose prompt is sent once more, ``waits_for`` one
+    whose first token must have come before, both null where there is none. ``dp_rank`` is null where it is not planned.
     ``token_ids`` are those of ``system_prompt`` (first turns only) and ``question``. ``shared_prefix_tokens`` is how
     many tokens of its prompt its rank knows. ``answer`` and ``answer_token_ids`` are what later turns have for this
     turn's answer, ``spare_token_id`` what stands in place of its first token where the server's begins alike; without
@@ -77,9 +84,12 @@ class ConversationRow(Row):
     sequence_index: int
     conversation: int
     turn: int
+    branch: int
     group_id: str
-    dp_rank: int
+    dp_rank: int | None
     continues: int | None
+    repeats: int | None
+    waits_for: int | None
     think_ms: int
     system_prompt_tokens: int
     message_tokens: int
@@ -159,6 +169,7 @@ class ConversationLedger(Ledger):
     def sections(self, artifacts: Mapping[str, Any]) -> dict[str, Any]:
         plan = self.plan
         turns = plan.shares(lambda each: each.conversation)
+        branches = {(each.conversation, each.branch) for each in plan.turns if each.branch}
         groups = plan.shares(lambda each: each.group)
         conversations = {
             group: len({each.conversation for each in plan.turns if each.group == group}) for group in groups
@@ -175,6 +186,7 @@ class ConversationLedger(Ledger):
                 "count": plan.conversations,
                 "turn_summary": length_summary(np.asarray([requests for requests, _ in turns.values()])),
                 "answers": "scripted" if plan.scripted else "generated",
+                "branches": len(branches),
             },
             "groups": {
                 group_name(group): {
@@ -184,7 +196,7 @@ class ConversationLedger(Ledger):
                 }
                 for group, tokens in enumerate(plan.system_prompt_tokens)
             },
-            "dp": {"size": plan.dp_size, "route": ROUTING},
+            "dp": {"size": plan.dp_size, "route": plan.routing},
             "warmup": {"enabled": False, "plan": []},
         }
 
@@ -202,34 +214,41 @@ class ConversationLedger(Ledger):
 
 
 def plan_warnings(scenario: Scenario, plan: ConversationPlan) -> list[dict[str, Any]]:
-    """That a server of known size forgets what the plan counts on, with ``batch_size`` conversations under way."""
+    """That lengths for a target miss it, and that a server of known size forgets what the plan counts on.
+
+    ``batch_size`` requests are under way at a time.
+    """
+    target, threshold = plan.target_hit_rate, scenario.validation.target_warning_pp
+    warnings = [] if target is None else deviation_warnings(target, plan.total.rate, threshold)
     blocks = scenario.service.kv_cache_blocks
     # What SGLang's tree keeps of histories is not replayed.
     if blocks is None or scenario.service.engine == "sglang":
-        return []
-    turns = [
-        ReplayedTurn(
-            each.conversation,
-            each.turn,
-            group_name(each.group),
-            each.dp_rank,
-            plan.system_prompt_tokens[each.group],
-            each.input_tokens,
-            each.answer_tokens,
+        return warnings
+    turns = replayed_turns(
+        (
+            TurnLinks(each.branch, each.continues, each.repeats, each.think_ms),
+            TurnTokens(
+                group_name(each.group),
+                each.sticky_rank if each.dp_rank == NO_RANK else each.dp_rank,
+                plan.system_prompt_tokens[each.group],
+                each.input_tokens,
+                each.answer_tokens,
+            ),
         )
         for each in plan.turns
-    ]
+    )
     replay = replay_conversations(
         turns,
+        turn_by_turn(turns, scenario.aisbench.model.batch_size),
         scripted=plan.scripted,
-        at_once=scenario.aisbench.model.batch_size,
         block_size=plan.block_size,
         ranks=plan.dp_size,
         num_blocks=None,
     )
     if replay is None:
-        return []
-    return capacity_warnings(KeptHits.by_curve(replay.capacity_curve(), blocks, plan.total.shared), plan.total.shared)
+        return warnings
+    kept = KeptHits.by_curve(replay.capacity_curve(), blocks, plan.total.shared)
+    return [*warnings, *capacity_warnings(kept, plan.total.shared)]
 
 
 def planned_row(
@@ -249,9 +268,12 @@ def planned_row(
         sequence_index=index,
         conversation=planned.conversation,
         turn=planned.turn,
+        branch=planned.branch,
         group_id=group_name(planned.group),
-        dp_rank=planned.dp_rank,
+        dp_rank=None if planned.dp_rank == NO_RANK else planned.dp_rank,
         continues=planned.continues,
+        repeats=planned.repeats,
+        waits_for=planned.waits_for,
         think_ms=planned.think_ms,
         system_prompt_tokens=planned.new_tokens - planned.message_tokens,
         message_tokens=planned.message_tokens,
@@ -270,18 +292,24 @@ def planned_row(
 
 
 def theory_section(plan: ConversationPlan) -> dict[str, Any]:
-    """``analysis.theory``: of all requests, and of those of each system prompt, rank and turn (from 0)."""
+    """``analysis.theory``: of all requests, and of those of each system prompt, rank and turn (from 0).
+
+    Where ranks are not planned, it is that of conversations that stay on one, with the ``range`` of all routings.
+    """
 
     def shares(key: Callable[[PlannedTurn], int], name: Callable[[int], str] = str) -> dict[str, Any]:
         return {name(value): _share_section(*share) for value, share in plan.shares(key).items()}
 
     by_rank = {str(rank): _share_section(0, TokenShare()) for rank in range(plan.dp_size)}
-    return {
+    section = {
         **_share_section(len(plan.turns), plan.total),
         "groups": shares(lambda each: each.group, group_name),
-        "dp": by_rank | shares(lambda each: each.dp_rank),
+        "dp": {} if plan.range else by_rank | shares(lambda each: each.dp_rank),
         "turns": shares(lambda each: each.turn),
     }
+    if plan.range is not None:
+        section["range"] = {"least_hit_tokens": plan.range.least, "most_hit_tokens": plan.range.most}
+    return section
 
 
 def _share_section(requests: int, share: TokenShare) -> dict[str, Any]:
@@ -310,8 +338,11 @@ class ConversationDeepCheck(DeepCheck):
         self._full = paths.full
         self._findings = findings
         self._replay = SequentialReplay(block_size=manifest["tokenizer"]["block_size"], ranks=manifest["dp"]["size"])
+        self._ranks = manifest["dp"]["size"]
         self._system_prompt: Sequence[int] = ()
         self._histories: dict[int, list[int]] = {}
+        self._conversations: Counter[str] = Counter()
+        self._stays_on = 0
         self._prompts = 0
 
     def texts(self) -> Iterator[tuple[str, Callable[[Sequence[int]], None]]]:
@@ -330,11 +361,16 @@ class ConversationDeepCheck(DeepCheck):
         self._system_prompt = ()
         if row["continues"] is None:
             self._histories.clear()
+            # Where no rank is planned, theory is that of conversations that go to the ranks in turn and stay there.
+            group = row["group_id"]
+            self._stays_on = (self._conversations[group] + group_number(group)) % self._ranks
+            self._conversations[group] += 1
         prompt = [*self._histories.get(row["continues"], ()), *row["token_ids"]]
         self._compare(row, "actual_input_tokens", "putting the prompt together", len(prompt))
         script = row["answer_token_ids"]
         answer = [row["spare_token_id"], *script[1:]] if script else [MAX_TOKEN_ID] * row["max_tokens"]
-        hits = self._replay.run(row["dp_rank"], prompt, output=answer)
+        rank = self._stays_on if row["dp_rank"] is None else row["dp_rank"]
+        hits = self._replay.run(rank, prompt, output=answer)
         self._compare(row, "theoretical_hit_tokens", "replaying the prompts", hits)
         self._histories[row["sequence_index"]] = prompt + (script or answer)
         self._prompts += 1
@@ -469,16 +505,27 @@ def _orders(plan: ConversationPlan) -> Iterator[PieceOrder]:
     for index, each in enumerate(plan.turns):
         code = None if each.turn else len(groups) + each.conversation
         position = each.input_tokens - each.message_tokens
-        yield PieceOrder("message", index, each.message_tokens, code, position)
+        if each.repeats is None:
+            yield PieceOrder("message", index, each.message_tokens, code, position, _sibling(plan, each))
         if plan.scripted:
             yield PieceOrder("answer", index, each.answer_tokens)
 
 
+def _sibling(plan: ConversationPlan, turn: PlannedTurn) -> int | None:
+    """Which of several continuations of one history a turn is; None where it may be the only one."""
+    if turn.continues is None:
+        return None
+    return turn.branch if turn.continues in plan.forks else None
+
+
 def _rows(plan: ConversationPlan, pieces: Iterator[Piece]) -> Iterator[ConversationRow]:
     system_prompts = [next(pieces) if tokens else None for tokens in plan.system_prompt_tokens]
+    sent: dict[int, Piece] = {}
     for index, planned in enumerate(plan.turns):
         system = None if planned.turn else system_prompts[planned.group]
-        message = next(pieces)
+        message = next(pieces) if planned.repeats is None else sent[planned.repeats]
+        if planned.continues in plan.forks:
+            sent = {index if planned.repeats is None else planned.repeats: message}
         answer = next(pieces) if plan.scripted else None
         yield planned_row(
             index,

@@ -30,7 +30,7 @@ PIECES_CHECKED_AT_ONCE = 256
 class PieceOrder:
     """A piece to be made: ``number`` tells it from others of its ``name``; with a ``code`` it differs from all others.
 
-    ``position`` is where it begins in its prompt.
+    ``position`` is where it begins in its prompt. Pieces with different ``sibling`` begin with different tokens.
     """
 
     name: str
@@ -38,6 +38,7 @@ class PieceOrder:
     tokens: int
     code: int | None = None
     position: int = 0
+    sibling: int | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,15 @@ class PieceBuilder:
             self._check_room(order)
             code, first = divmod((order.code + self._offset) % self._capacity, len(self._first_words))
             digits = self._code_length - 1
+        elif order.sibling is not None:
+            if order.sibling >= len(self._first_words):
+                raise GenerationError.of(
+                    Code.CODE_TOO_LONG,
+                    "scenario: conversation.branches",
+                    f"branch {order.sibling} of a history needs a first token of its own",
+                    allowed=f"at most {len(self._first_words) - 1} branches with this tokenizer",
+                )
+            first = (order.sibling + self._offset) % len(self._first_words)
         words, ids = [self._first_words[first]], [self._first_ids[first]]
         for place in range(digits):
             digit = code >> (place * stream.code_bits) & stream.code_mask

@@ -44,6 +44,7 @@ from ais_bench_prefix_cache.datasets.format.rows import (
     request_id,
     request_row,
 )
+from ais_bench_prefix_cache.datasets.format.targets import deviation_warnings
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.datasets.text.plan_replay import PlannedRequest, planned_kept_hits
 from ais_bench_prefix_cache.datasets.text.prompt_set import PromptSet, WarmupPrompt
@@ -712,20 +713,7 @@ def target_warnings(plan: Plan, target_warning_pp: float) -> list[dict[str, Any]
                 "reachable_max": reachable_max,
             }
         )
-    difference = abs(signed_difference_pp(plan))
-    if difference > target_warning_pp:
-        warnings.append(
-            {
-                "code": Code.TARGET_DEVIATION.value,
-                "message": f"the theoretical hit rate {plan.theoretical_hit_rate:.4f} is {difference:.2f} percentage "
-                f"points away from the requested {requested:.4f} (warning above {target_warning_pp:g})",
-                "requested_target_hit_rate": requested,
-                "theoretical_hit_rate": plan.theoretical_hit_rate,
-                "difference_pp": difference,
-                "threshold_pp": float(target_warning_pp),
-            }
-        )
-    return warnings
+    return [*warnings, *deviation_warnings(requested, plan.theoretical_hit_rate, target_warning_pp)]
 
 
 def trajectory_warnings(plan: Plan) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.doubles.metric_texts import engine, vllm_text
-from tests.doubles.run_evidence import COLD, COLUMNS, SPREAD, WARM, between, counted, facts, seen
+from tests.doubles.run_evidence import COLD, COLUMNS, FREE, SPREAD, WARM, between, counted, facts, seen
 
 from ais_bench_prefix_cache.analysis.diagnosis.diagnose import diagnose
 from ais_bench_prefix_cache.analysis.diagnosis.evidence import Evidence
@@ -118,6 +118,13 @@ CASES: list[tuple[Code, Evidence, str, str]] = [
         "all planned tokens were counted, but on other ranks than planned, which is consistent with a server, or a "
         "router before it, that does not follow X-data-parallel-rank, and with requests that are missing on one rank "
         "beside foreign ones on another",
+    ),
+    (
+        Code.FREE_ROUTING,
+        between(vllm_text(engine(0, 0), engine(0, 0)), vllm_text(engine(700, 400), engine(300, 80)), FREE, 2),
+        "note",
+        "480 tokens were hit by the server's or router's own choice of ranks, 96 fewer than by conversations that stay "
+        "on their rank; the worst choice hits 320, the best 640, and this one stands at 50.0% between them",
     ),
     (
         Code.ENGINE_MAP_WRONG,

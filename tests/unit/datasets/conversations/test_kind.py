@@ -23,12 +23,15 @@ SECTION = {
 
 @pytest.fixture
 def prepare(tmp_path: Path, gsm8k_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(tokenizer: Path, *, block_size: int = 16, expect: int = 0, name: str = "talk", **section: Any) -> Any:
+    def run(
+        tokenizer: Path, *, block_size: int = 16, dp_size: int = 1, expect: int = 0, name: str = "talk", **section: Any
+    ) -> Any:
         scenario = tmp_path / f"{name}.json"
         document = {
             "run": {"run_id": name, "output_dir": str(tmp_path / name)},
             "tokenizer": {"path": str(tokenizer), "block_size": block_size},
             "corpus": {"path": str(gsm8k_path)},
+            "service": {"dp_size": dp_size},
             "conversation": {**SECTION, **section},
         }
         scenario.write_text(json.dumps(document))
@@ -186,3 +189,72 @@ def test_a_cache_that_forgets_is_warned_of(
     assert warning["predicted_hits"] < warning["planned_hits"] == analysis["theory"]["hit_tokens"]
     assert main(["validate", "--manifest", files["manifest"]]) == 0
     capsys.readouterr()
+
+
+BRANCHES = {"after_turn": 1, "count": 3, "turns": {"mode": "fixed", "value": 2}}
+
+
+@pytest.mark.parametrize("routing", ["sticky", "round_robin", "free"])
+@pytest.mark.parametrize("message", ["own", "same"])
+@pytest.mark.parametrize("answers", ["generated", "scripted"])
+def test_branches_begin_differently_or_are_the_same_request(
+    prepare: Any,
+    qwen3_tokenizer_dir: Path,
+    answers: str,
+    message: str,
+    routing: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    section = {"branches": {**BRANCHES, "message": message}, "turns": {"mode": "fixed", "value": 3}}
+    files = prepare(qwen3_tokenizer_dir, **section, answers=answers, routing=routing, dp_size=2)
+    rows = rows_of(files)
+    assert len(rows) == 7 * (9 if message == "own" else 6)
+    assert {row["dp_rank"] for row in rows} == ({None} if routing == "free" else {0, 1})
+    by_history: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["continues"] is not None:
+            by_history.setdefault(row["continues"], []).append(row)
+    siblings = [each for each in by_history.values() if len(each) > 1]
+    assert [len(each) for each in siblings] == [4] * 7
+    for first, *others in siblings:
+        assert first["branch"] == 0
+        for number, other in enumerate(others, 1):
+            assert other["branch"] == number
+            if message == "same":
+                assert other["repeats"] == first["sequence_index"]
+                assert (other["token_ids"], other["question"]) == (first["token_ids"], first["question"])
+            else:
+                assert other["repeats"] is None
+        if message == "own":
+            assert len({row["token_ids"][0] for row in (first, *others)}) == 4
+    manifest, theory = (json.loads(Path(files[key]).read_text()) for key in ("manifest", "analysis"))
+    assert manifest["conversations"]["branches"] == 21
+    assert manifest["dp"] == {"size": 2, "route": routing}
+    assert (theory["theory"]["dp"] == {}) == ("range" in theory["theory"]) == (routing == "free")
+    arguments = ["validate", "--manifest", files["manifest"], "--deep", "--tokenizer", str(qwen3_tokenizer_dir)]
+    assert main(arguments) == 0, capsys.readouterr().err
+    capsys.readouterr()
+
+
+def test_what_a_target_misses_is_told(prepare: Any, qwen3_tokenizer_dir: Path) -> None:
+    files = prepare(qwen3_tokenizer_dir, target_hit_rate=0.8)
+    analysis = json.loads(Path(files["analysis"]).read_text())
+    assert analysis["theoretical_hit_rate"] == pytest.approx(0.8, abs=0.005)
+    assert analysis["warnings"] == []
+    files = prepare(qwen3_tokenizer_dir, name="far", target_hit_rate=0.01)
+    (warning,) = json.loads(Path(files["analysis"]).read_text())["warnings"]
+    assert (warning["code"], warning["requested_target_hit_rate"]) == ("TARGET_DEVIATION", 0.01)
+
+
+def test_more_branches_than_first_words_are_refused(prepare: Any, tokenizer_dir: Any) -> None:
+    """A vocabulary of few words of one token."""
+    error = prepare(
+        tokenizer_dir("gpt2"),
+        count=1,
+        turns={"mode": "fixed", "value": 1},
+        branches={"count": 1000},
+        expect=2,
+    )
+    assert "CODE_TOO_LONG" in error
+    assert "of a history needs a first token of its own" in error
