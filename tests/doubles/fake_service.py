@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
@@ -16,6 +16,7 @@ import pytest
 
 from ais_bench_prefix_cache.counters.reader import EngineCounters
 from ais_bench_prefix_cache.foundation.errors import ServiceError
+from ais_bench_prefix_cache.scenario.effective import service_with
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
 from ais_bench_prefix_cache.service.client import ServiceClient
 from ais_bench_prefix_cache.service.readings import EngineId, Reading
@@ -25,18 +26,12 @@ URL = "http://service.test:8000"
 
 
 def service_config(**changes: Any) -> ServiceConfig:
-    values: dict[str, Any] = {
-        "inference_urls": (f"{URL}/v1/completions",),
-        "metrics_urls": (f"{URL}/metrics",),
-        "reset_urls": (f"{URL}/reset_prefix_cache",),
-        "model": "tiny",
-        "dp_size": 2,
-        "assume_empty_cache": False,
-        "engine_label_map": {},
-        "timeout_seconds": 1.0,
-        "poll_interval_seconds": 5.0,
+    urls = {
+        "inference_url": f"{URL}/v1/completions",
+        "metrics_url": f"{URL}/metrics",
+        "reset_url": f"{URL}/reset_prefix_cache",
     }
-    return ServiceConfig(**{**values, **changes})
+    return replace(service_with(**urls, model="tiny", dp_size=2, timeout_seconds=1.0), **changes)
 
 
 @dataclass

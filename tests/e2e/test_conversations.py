@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,7 @@ AGENTS: dict[str, Any] = {
     "branches": {"after_turn": 1, "count": 2, "turns": {"mode": "uniform", "min": 1, "max": 2}},
     "tool_results": {"length": {"mode": "uniform", "min": 20, "max": 80}, "time_ms": {"mode": "fixed", "value": 30}},
 }
+BRANCHES: dict[str, Any] = {"branches": {"after_turn": 1, "count": 2}}
 RETRIES: dict[str, Any] = {"branches": {"after_turn": 1, "count": 2, "message": "same"}}
 
 
@@ -128,6 +130,131 @@ def test_every_turn_and_every_counter_is_as_planned(
     page = tmp_path / "report.html"
     command_line("report", "--manifest", files["manifest"], "--html", page, cwd=tmp_path)
     assert "conversations" in page.read_text()
+
+
+def test_ranks_that_the_server_chooses_are_judged_by_their_range(
+    deepseek_tokenizer_dir: Path, tmp_path: Path, command_line: CommandLine
+) -> None:
+    configuration = ServerConfiguration(tokenizer=deepseek_tokenizer_dir, model="tiny", data_parallel_size=2)
+    with running_server(configuration) as url:
+        scenario = talk(tmp_path, deepseek_tokenizer_dir, url, ranks=2, stream=True, routing="free", **BRANCHES)
+        files = json.loads(command_line("prepare", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1])
+        shown = command_line("run", "--scenario", scenario, cwd=tmp_path).stdout
+    analysis = json.loads(Path(files["analysis"]).read_text())
+    hits, bounds = analysis["actual"]["global_hits"], analysis["theory"]["range"]
+    assert bounds["least_hit_tokens"] <= hits <= bounds["most_hit_tokens"]
+    assert min(rank["queries"] for rank in analysis["actual"]["by_dp"].values()) > 0
+    (finding,) = analysis["findings"]
+    assert (finding["code"], finding["evidence"]["counted_hits"]) == ("FREE_ROUTING", hits)
+    assert finding["evidence"]["lost_to_sticky"] == analysis["theory"]["hit_tokens"] - hits
+    assert (analysis["theory_actual_difference_pp"], analysis["warnings"]) == (0.0, [])
+    assert f"{bounds['least_hit_tokens']} to {bounds['most_hit_tokens']} tokens" in shown
+    reported = json.loads(command_line("report", "--manifest", files["manifest"], "--json", cwd=tmp_path).stdout)
+    assert reported["run"]["mode"] == "conversations, generated answers, free routing"
+
+
+@pytest.mark.parametrize(
+    "more", [{"routing": "sticky"}, {"routing": "round_robin", "system_prompts": {"count": 0}}], ids=["stay", "in turn"]
+)
+def test_two_load_generators_share_conversations(
+    more: dict[str, Any], deepseek_tokenizer_dir: Path, tmp_path: Path, command_line: CommandLine
+) -> None:
+    configuration = ServerConfiguration(tokenizer=deepseek_tokenizer_dir, model="tiny", data_parallel_size=2)
+    with running_server(configuration) as url:
+        scenario = talk(tmp_path, deepseek_tokenizer_dir, url, ranks=2, stream=True, **BRANCHES, **more)
+        document = json.loads(scenario.read_text())
+        document["aisbench"]["load"] = {"generators": 2}
+        scenario.write_text(json.dumps(document))
+        files = json.loads(command_line("prepare", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1])
+        command_line("run", "--scenario", scenario, cwd=tmp_path)
+    analysis = json.loads(Path(files["analysis"]).read_text())
+    rows = [json.loads(line) for line in Path(files["full"]).read_text().splitlines()]
+    assert analysis["requests"]["matched"] == len(rows)
+    assert analysis["findings"] == []
+    generators = analysis["runtime"]["aisbench"]["load"]["generators"]
+    assert sum(sender["requests"] for each in generators for sender in each["senders"]) == len(rows)
+    assert len(generators) == 2
+
+
+def test_texts_with_a_script_hit_what_is_planned(
+    deepseek_tokenizer_dir: Path, tmp_path: Path, command_line: CommandLine
+) -> None:
+    configuration = ServerConfiguration(tokenizer=deepseek_tokenizer_dir, model="tiny", data_parallel_size=2)
+    with running_server(configuration) as url:
+        scenario = talk(
+            tmp_path, deepseek_tokenizer_dir, url, ranks=2, stream=True, form="text", answers="scripted", count=6
+        )
+        files = json.loads(command_line("prepare", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1])
+        command_line("run", "--scenario", scenario, cwd=tmp_path)
+    rows = [json.loads(line) for line in Path(files["full"]).read_text().splitlines()]
+    analysis = json.loads(Path(files["analysis"]).read_text())
+    assert seen_by_the_sender(analysis) == [(row["actual_input_tokens"], row["theoretical_hit_tokens"]) for row in rows]
+    assert (analysis["findings"], analysis["warnings"]) == ([], [])
+
+
+def seen_by_the_sender(analysis: dict[str, Any]) -> list[tuple[int, int]]:
+    (usage,) = Path(analysis["runtime"]["aisbench"]["exp_dir"]).rglob("*_usage.jsonl")
+    seen = sorted(map(json.loads, usage.read_text().splitlines()), key=lambda each: each["sequence_index"])
+    return [(each["prompt_tokens"], each["cached_tokens"]) for each in seen]
+
+
+TEMPLATE = (
+    "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant] let me think about this for a while before I say it{% endif %}"
+)
+"""What is written before an answer is not there any more once the answer has become a part of the history."""
+
+
+def test_what_the_histories_of_a_chat_lose_is_named(
+    deepseek_tokenizer_dir: Path, tmp_path: Path, command_line: CommandLine
+) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = tmp_path / "tokenizer"
+    shutil.copytree(deepseek_tokenizer_dir, tokenizer)
+    (tokenizer / "chat_template.jinja").write_text(TEMPLATE)
+    raw = AutoTokenizer.from_pretrained(tokenizer)
+    with running_server(ServerConfiguration(tokenizer=tokenizer, model="tiny")) as url:
+        section: dict[str, Any] = {"form": "chat", "answers": "scripted", "count": 4}
+        scenario = talk(tmp_path, tokenizer, url, ranks=1, stream=True, **section)
+        document = json.loads(scenario.read_text())
+        document["service"]["inference_url"] = f"{url}/v1/chat/completions"
+        scenario.write_text(json.dumps(document))
+        files = json.loads(command_line("prepare", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1])
+        command_line("run", "--scenario", scenario, cwd=tmp_path)
+    rows = [json.loads(line) for line in Path(files["full"]).read_text().splitlines()]
+    analysis = json.loads(Path(files["analysis"]).read_text())
+
+    # Every prompt as the template gives it, and how much of it was computed for the turn before.
+    prompts: list[list[int]] = []
+    histories: list[list[dict[str, str]]] = []
+    lost: list[tuple[int, int, int]] = []
+    for row, (tokens, hits) in zip(rows, seen_by_the_sender(analysis), strict=True):
+        messages = [] if row["continues"] is None else list(histories[row["continues"]])
+        if row["system_prompt"]:
+            messages.append({"role": "system", "content": row["system_prompt"]})
+        messages.append({"role": "user", "content": row["question"]})
+        text = raw.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        prompts.append(raw.encode(text, add_special_tokens=False))
+        histories.append([*messages, {"role": "assistant", "content": row["answer"]}])
+        assert tokens == len(prompts[-1])
+        if row["continues"] is not None:
+            before = prompts[row["continues"]]
+            same = next(place for place, pair in enumerate(zip(before, prompts[-1], strict=False)) if len({*pair}) > 1)
+            assert hits == same // 16 * 16
+            law = min(len(before), tokens - 1) // 16 * 16
+            if law > hits:
+                lost.append((row["sequence_index"], law - hits, same))
+    assert lost, "the template must matter"
+    (finding,) = analysis["findings"]
+    assert (finding["code"], finding["severity"]) == ("HISTORY_REENCODED", "warning")
+    shown = finding["evidence"]
+    assert (shown["lost_turns"], shown["lost_tokens"]) == (len(lost), sum(tokens for _, tokens, _ in lost))
+    assert shown["sequence_index"] == lost[0][0]
+    assert shown["differs_from"] <= lost[0][2] < shown["differs_before"]
+    actual = analysis["actual"]
+    assert actual["global_queries"] == sum(map(len, prompts)) and actual["queries_difference"] == 0
+    assert actual["hits_difference"] == -shown["lost_tokens"]
 
 
 def test_an_answer_without_token_ids_is_named_and_its_conversation_ends(

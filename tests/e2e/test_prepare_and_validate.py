@@ -443,7 +443,9 @@ def test_several_workers_write_the_same_files(run: Run, write_scenario: Callable
         assert "one process makes this data set" not in errors
         files = json.loads(out)
         written.append([Path(files[name]).read_bytes() for name in ("full", "requests")])
-        assert run("validate", "--scenario", scenario, "--deep")[0] == 0
+        reports = [run("validate", "--scenario", scenario, "--deep", "--workers", number)[:2] for number in ("1", "3")]
+        assert reports[0] == reports[1]
+        assert (reports[0][0], json.loads(reports[0][1])["deep"]["rebuilt"]) == (0, True)
     assert written[0] == written[1]
 
 

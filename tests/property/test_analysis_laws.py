@@ -9,13 +9,14 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.doubles.fake_service import service_config
 from tests.doubles.metric_texts import engine, vllm_text
 
 from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, analyze_run, explain_unusable
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.foundation.errors import SnapshotError
 from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
-from ais_bench_prefix_cache.scenario.model import ServiceConfig, ValidationConfig
+from ais_bench_prefix_cache.scenario.model import ValidationConfig
 
 TEXTS = [path.read_bytes().decode() for path in sorted((Path(__file__).parent.parent / "data" / "prom").iterdir())]
 COLUMNS = RequestColumns(
@@ -60,7 +61,7 @@ def check(baseline: str, after: str, dp_size: int, columns: RequestColumns | Non
         "previous_analysis": analysis,
         "baseline": SnapshotTexts((baseline,), ("b",)),
         "after": SnapshotTexts((after,), ("a",)),
-        "service": ServiceConfig((), (), (), "m", dp_size, False, {}, 30.0, 5.0),
+        "service": service_config(dp_size=dp_size),
     }
     try:
         document = analyze_run(**arguments, validation=ValidationConfig(1.0, 5.0), status="analyzed", columns=columns)

@@ -26,8 +26,10 @@ ROUTERS: dict[str, tuple[tuple[str, ...], str, CountedBetween]] = {
 
 
 @contextmanager
-def routed(engine: Any, tokenizer: Path, log: Path) -> Iterator[tuple[JudgedServer, dict[str, Any]]]:
-    """A cache-aware router, and what a Scenario says of it and of the two servers behind it."""
+def routed(
+    engine: Any, tokenizer: Path, log: Path, policy: str = "cache_aware"
+) -> Iterator[tuple[JudgedServer, dict[str, Any]]]:
+    """A router, and what a Scenario says of it and of the two servers behind it."""
     (program, *words), reset, _ = ROUTERS[engine]
     configuration = ServerConfiguration(
         tokenizer=tokenizer,
@@ -41,7 +43,7 @@ def routed(engine: Any, tokenizer: Path, log: Path) -> Iterator[tuple[JudgedServ
         urls, port = [first, second], free_port()
         command = [
             *(str(sglang_python().with_name(program)), *words, "--host", "127.0.0.1", "--port", str(port)),
-            *("--prometheus-port", str(free_port()), "--policy", "cache_aware", "--worker-urls", *urls),
+            *("--prometheus-port", str(free_port()), "--policy", policy, "--worker-urls", *urls),
         ]
         with started(command, {}, port, log) as router:
             service = {
@@ -78,3 +80,40 @@ def test_a_warm_up_run_through_a_router_ends_exact_and_a_cold_one_is_found_out(
     assert "counted_queries" in shown or shown["lane_starts_hit"] == sum(
         planned == 0 < cold.requests_seen[index][1] for index, (_, planned) in cold.requests_planned.items()
     )
+
+
+CONVERSATION: dict[str, Any] = {
+    "count": 10,
+    "turns": {"mode": "fixed", "value": 3},
+    "system_prompts": {"count": 2, "length": {"mode": "fixed", "value": 160}},
+    "first_message_length": {"mode": "uniform", "min": 20, "max": 60},
+    "message_length": {"mode": "uniform", "min": 10, "max": 40},
+    "answer_length": {"mode": "uniform", "min": 5, "max": 30},
+    "routing": "free",
+}
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "cache_aware"])
+@pytest.mark.parametrize("engine", ROUTERS)
+def test_what_a_router_does_to_conversations_is_counted_against_their_staying(
+    engine: str,
+    policy: str,
+    tiny_model: Path,
+    scenario_for: Callable[..., Path],
+    judge: Callable[..., Judged],
+    tmp_path: Path,
+) -> None:
+    *_, counted = ROUTERS[engine]
+    with routed(engine, tiny_model, tmp_path / "router.log", policy) as (server, service):
+        model = {"batch_size": 4, "stream": True}
+        scenario = scenario_for(server, service=service, conversation=CONVERSATION, aisbench={"model": model})
+        judged = judge(scenario, counted)
+    analysis = judged.analysis
+    theory, (tokens, hits) = analysis["theory"], judged.counted_total
+    assert tokens == theory["input_tokens"] == sum(queries for queries, _ in judged.requests_seen.values())
+    assert hits == sum(seen for _, seen in judged.requests_seen.values())
+    assert theory["range"]["least_hit_tokens"] <= hits <= theory["range"]["most_hit_tokens"]
+    (finding,) = analysis["findings"]
+    assert (finding["code"], finding["severity"]) == ("FREE_ROUTING", "note")
+    if policy == "round_robin":
+        assert hits < theory["hit_tokens"], "turns on the other rank must have lost their histories"

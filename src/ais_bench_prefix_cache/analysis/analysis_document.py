@@ -132,6 +132,8 @@ def analyze_run(
     if requests is None and known.per_request is not None:
         requests = restored(RequestComparison.from_json, known.per_request, REQUESTS_KEY)
     planned = PlannedTraffic.from_documents(manifest, previous_analysis, columns)
+    if known.facts.history is not None:
+        planned = planned.as_told(known.facts.history.shares())
     measured = measure(baseline, after, service, known.facts)
     delta, facts = measured.delta, known.facts
     if facts.cache_prediction is None and delta.hits < planned.tokens.shared and columns is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ais_bench_prefix_cache.datasets.conversations.plan_replay import TurnLinks
@@ -103,6 +103,12 @@ class PlannedTraffic:
         least = self.tokens.shared if self.least_hits is None else self.least_hits
         most = self.tokens.shared if self.most_hits is None else self.most_hits
         return max(0, least - counted) + min(0, most - counted)
+
+    def as_told(self, by_rank: Mapping[int, TokenShare]) -> PlannedTraffic:
+        """The law on the server's own numbers in place of the plan's."""
+        of_ranks = {rank: share for rank, share in by_rank.items() if rank != NO_RANK}
+        total = sum(by_rank.values(), TokenShare())
+        return replace(self, tokens=total, by_rank=of_ranks if self.by_rank else {}, least_hits=None, most_hits=None)
 
     @classmethod
     def from_documents(

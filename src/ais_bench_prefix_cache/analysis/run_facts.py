@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+from ais_bench_prefix_cache.foundation.token_share import TokenShare
 
 FACTS_KEY = "facts"
 """Where ``analysis.runtime`` keeps :meth:`RunFacts.as_json` (ours)."""
@@ -33,6 +35,27 @@ class CachePrediction:
 
 
 @dataclass(frozen=True)
+class HistoryFact:
+    """What conversations lost whose histories were sent as messages, by the law of hits on the server's own numbers.
+
+    ``by_rank`` has the prompt tokens and the hits that the law gives, of all requests. Of ``turns`` that continue
+    others, ``lost_turns`` hit ``lost_tokens`` fewer. ``first`` is the first of these: its ``sequence_index``, ``turn``
+    (from 1), ``input_tokens``, ``history_tokens`` (what was computed of it), ``prompt_tokens_before``, and the place in
+    its prompt where it first differs from what was computed: ``differs_from`` up to, and without, ``differs_before``.
+    """
+
+    by_rank: Mapping[str, Sequence[int]]
+    turns: int
+    lost_turns: int
+    lost_tokens: int
+    first: Mapping[str, int] | None = None
+
+    def shares(self) -> dict[int, TokenShare]:
+        """Prompt tokens and hits by rank."""
+        return {int(rank): TokenShare(tokens, hits) for rank, (tokens, hits) in self.by_rank.items()}
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """Everything optional: None is "not looked at".
 
@@ -53,6 +76,7 @@ class RunFacts:
     engine_label_map: Mapping[str, int] = field(default_factory=dict)
     senders: int | None = None
     busiest_sender: float | None = None
+    history: HistoryFact | None = None
 
     def as_json(self) -> dict[str, Any]:
         """JSON-ready, without what was not looked at."""
@@ -73,4 +97,7 @@ class RunFacts:
             known["reset"] = ResetFact(reset["accepted"], reset["attempts"], hits_after)
         if known.get("cache_prediction") is not None:
             known["cache_prediction"] = CachePrediction(**known["cache_prediction"])
+        if known.get("history") is not None:
+            known["history"] = HistoryFact(**known["history"])
+            known["history"].shares()
         return cls(**known)

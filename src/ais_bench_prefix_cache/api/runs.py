@@ -13,6 +13,7 @@ from ais_bench_prefix_cache.analysis.request_record import RequestRecord
 from ais_bench_prefix_cache.api.data_sets import DataSet
 from ais_bench_prefix_cache.api.scenarios import ScenarioFile, file_and_options
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory
+from ais_bench_prefix_cache.datasets.format.writing import write_content
 from ais_bench_prefix_cache.datasets.kinds import verify_data_set
 from ais_bench_prefix_cache.foundation.telling import Note, no_note
 from ais_bench_prefix_cache.reporting.finished_run import FinishedRun, read_finished_run
@@ -122,7 +123,7 @@ class Run:
             series=self.series,
             aisbench_csv=None if finished.aisbench is None else finished.aisbench["csv"],
         )
-        Path(path).write_text(page, encoding="utf-8")
+        write_content(Path(path), page.encode())
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row a request, with the columns of ``report --records FILE.csv``.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ais_bench_prefix_cache.datasets.text.kind import plan_warnings
+from ais_bench_prefix_cache.datasets.text.plan_sections import plan_warnings
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ScenarioError
 from ais_bench_prefix_cache.foundation.names import NO_RANK, group_name

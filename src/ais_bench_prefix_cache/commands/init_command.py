@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 from pathlib import Path
@@ -49,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Write the file and print what was found; returns the exit code."""
     # httpx and the readers of metrics are only for commands that send.
+    from ais_bench_prefix_cache.datasets.format.writing import write_document
     from ais_bench_prefix_cache.service.client import ServiceClient
     from ais_bench_prefix_cache.service.discovery import discover, service_config_of
 
@@ -62,7 +62,7 @@ def execute(arguments: argparse.Namespace) -> int:
     with ServiceClient(service_config_of(arguments.url, os.environ.get(API_KEY_VARIABLE, ""), 30.0)) as client:
         server = discover(client)
     document = scenario_document(server, tokenizer=arguments.tokenizer, corpus=arguments.corpus)
-    output.write_text(json.dumps(document, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    write_document(output, document)
     if server.other_models:
         note(f"note: the server also serves {', '.join(server.other_models)}; service.model is {server.model}")
     if server.block_size is None:

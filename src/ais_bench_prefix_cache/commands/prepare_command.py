@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive_integer,
         default=1,
         metavar="N",
-        help="with --mode text: how many processes make the prompts (default 1); the files are the same. Tokenizers "
-        "whose words are not proven to be encoded one by one stay on one",
+        help="of text data sets and traces: how many processes make the prompts (default 1); the files are the same. "
+        "Tokenizers whose words are not proven to be encoded one by one stay on one",
     )
     parser.add_argument(
         "--ray",

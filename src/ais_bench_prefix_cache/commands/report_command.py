@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Print tables or JSON, and write a page where asked; returns the exit code."""
     from ais_bench_prefix_cache.commands.console import note, print_json, show, warn
+    from ais_bench_prefix_cache.datasets.format.writing import write_content
     from ais_bench_prefix_cache.datasets.kinds import verify_data_set
     from ais_bench_prefix_cache.reporting.finished_run import read_finished_run
     from ais_bench_prefix_cache.reporting.performance_tables import render_performance_tables
@@ -67,7 +68,7 @@ def execute(arguments: argparse.Namespace) -> int:
             series=run.series,
             aisbench_csv=None if run.aisbench is None else run.aisbench["csv"],
         )
-        arguments.html.write_text(page, encoding="utf-8")
+        write_content(arguments.html, page.encode())
         note(f"written: {arguments.html}")
     if arguments.json:
         print_json(report_document(run.analysis, run.config, run.aisbench))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ais_bench_prefix_cache.commands.argument_types import positive_integer
 from ais_bench_prefix_cache.commands.choosing import Chosen, add_choice, chosen
 from ais_bench_prefix_cache.commands.console import print_json, warn
 from ais_bench_prefix_cache.commands.quiet_start import load_quietly
@@ -55,6 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sources.add_argument("--corpus", type=Path, metavar="FILE", help="the corpus that the data set was made from")
     sources.add_argument("--trace", type=Path, metavar="FILE", help="the trace that the data set was made from")
+    sources.add_argument(
+        "--workers",
+        type=positive_integer,
+        default=1,
+        metavar="N",
+        help="how many processes make the prompts again (default 1), as for prepare; encoding takes all cores anyway",
+    )
     origin = parser.add_argument_group("who made it: a detached signature (HMAC-SHA256) beside the manifest")
     origin.add_argument(
         "--seal", type=Path, metavar="KEY_FILE", help="write MANIFEST.hmac, after everything else was found to be right"
@@ -141,7 +149,7 @@ def _deep(
     fields = data_set.kind.corpus_fields(data_set.manifest)
     corpus = None if corpus_path is None else load_corpus(corpus_path, *fields)
     deep: dict[str, Any] = {
-        **verify_deeply(data_set, load_quietly(config), corpus, arguments.trace),
+        **verify_deeply(data_set, load_quietly(config), corpus, arguments.trace, arguments.workers),
         "tokenizer_named_by": named_by,
     }
     not_proven = data_set.kind.not_proven(data_set.manifest)

@@ -80,14 +80,16 @@ MODEL_LABELS = ("model_name", "name")
 ROLE_LABELS = ("role", "engine_type", "dynamo_component", "component", "disaggregation_mode", "kv_role")
 """Labels that say which side of a disaggregated deployment a series is of."""
 
-SUMMED_LABELS = frozenset({"pid", "finished_reason", "cache_source", "source", "mode", "is_streaming", "le"})
+SUMMED_LABELS = frozenset(
+    {"pid", "finished_reason", "cache_source", "source", "mode", "is_streaming", "priority", "le"}
+)
 """Labels whose values split one engine's count; the series add up. Every other label tells engines apart."""
 
 SHARD_LABELS = ("tp_rank", "pp_rank", "moe_ep_rank")
-"""Each shard of one SGLang engine may write the same count: the first one's is taken."""
+"""Each shard of one SGLang engine may write the same count: the first one's of each rank is taken."""
 
 # Ray, KServe and others put a name of their own in front; exporters that do not know the colon write _ or a dot.
-_PREFIXED = re.compile(r"((?:[A-Za-z0-9_.:]*?[_.:])??(vllm|sglang|lmdeploy)[:_.])(.+)", re.DOTALL)
+_PREFIXED = re.compile(r"((?:[A-Za-z0-9_.:/-]*?[_.:/-])??(vllm|sglang|lmdeploy)[:_.])(.+)", re.DOTALL)
 
 
 class MetricName(NamedTuple):

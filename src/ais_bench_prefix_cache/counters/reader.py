@@ -38,10 +38,13 @@ CounterUnit = Literal["tokens", "blocks", "unknown"]
 # before the label have none.
 _LOCAL_SOURCES = frozenset({"device", "total", ""})
 _LOCAL_MODE = "device_hit"
-_PREFILL_ROLE = re.compile(r"prefill|producer|context", re.IGNORECASE)
-_DECODE_ROLE = re.compile(r"decode|consumer|generat", re.IGNORECASE)
+_PREFILL_ROLE = re.compile(r"prefill|producer|context|^p$", re.IGNORECASE)
+_DECODE_ROLE = re.compile(r"decode|consumer|generat|^d$", re.IGNORECASE)
 _DECODE_BESIDE_PREFILL = re.compile(rf"{_DECODE_ROLE.pattern}|backend", re.IGNORECASE)
 """Dynamo calls its workers ``backend``; with prefill workers beside them they decode."""
+_PREFILL_NAME = re.compile(r"prefill", re.IGNORECASE)
+_DECODE_NAME = re.compile(r"decode", re.IGNORECASE)
+"""In a label of any name: pods and workers are called after their side."""
 _INTEGER = re.compile(r"[0-9]{1,18}")
 
 
@@ -134,7 +137,8 @@ class ReadText:
     """One text. ``unit`` is what queries and hits count; ``unknown`` where only the numbers can tell.
 
     ``fresh``: the server is known, and has not counted a request yet. ``server_hits`` is a count of cached tokens for
-    all ranks together, beside counts per rank. ``roles`` are those that the text shows, the one read first.
+    all ranks together, beside counts per rank. ``roles`` are those that the text shows, the one read first;
+    ``other_prefixes`` are beginnings of names under which counters stand that are not read.
     """
 
     family: ServerFamily
@@ -148,6 +152,7 @@ class ReadText:
     fresh: bool = False
     server_hits: int | None = None
     roles: tuple[str, ...] = ()
+    other_prefixes: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -155,6 +160,11 @@ class ReadText:
         notes = []
         if self.prefix != f"{self.family}:":
             notes.append(f"the metric names begin with {self.prefix}")
+        if self.other_prefixes:
+            notes.append(
+                f"the counters whose names begin with {self.prefix} are read, not those that begin with "
+                f"{', '.join(self.other_prefixes)}"
+            )
         if self.roles:
             notes.append(
                 plain(
@@ -200,7 +210,7 @@ class EngineLoad:
 
 def engine_loads(exposition: Exposition) -> dict[str | None, EngineLoad]:
     """The load by rank label; of several processes the largest figure, since idle ones write 0."""
-    family, prefix = _flavour(exposition)
+    family, prefix, _ = _flavour(exposition)
     if family is None:
         return {}
     samples = _samples_by_name(exposition, prefix)
@@ -282,7 +292,7 @@ class _TextReader:
         self._exposition = exposition
         self._where = where
         self._source = source
-        family, self._prefix = _flavour(exposition)
+        family, self._prefix, self._other_prefixes = _flavour(exposition)
         if family is None:
             raise SnapshotError(_no_server_problem(exposition, where))
         if engine not in ("auto", family):
@@ -330,6 +340,7 @@ class _TextReader:
             fresh=fresh,
             server_hits=server_hits,
             roles=self._roles,
+            other_prefixes=self._other_prefixes,
         )
 
     # Which series
@@ -398,16 +409,18 @@ class _TextReader:
     def _identities(self, samples: Sequence[Sample]) -> list[_Identity]:
         """The engines that the samples of one counter are of, in their order."""
         common: dict[str, str | None] = {}
-        for key in SHARD_LABELS:
-            shards = sorted({s.labels[key] for s in samples if key in s.labels})
-            if len(shards) > 1:
-                common[key] = shards[0]
-                samples = [s for s in samples if s.labels.get(key) == shards[0]]
         for key in ROLE_LABELS:
             role = self._prefill_role(key, samples)
             if role is not None:
                 common[key] = role
                 samples = [s for s in samples if s.labels.get(key) == role]
+        for key in _labels_named_after_sides(samples):
+            sides = {s.labels[key]: bool(_PREFILL_NAME.search(s.labels[key])) for s in samples}
+            prefill = [value for value, is_prefill in sides.items() if is_prefill]
+            self._roles = (" and ".join(prefill), *(value for value in sides if value not in prefill))
+            samples = [s for s in samples if s.labels[key] in prefill]
+            if len(prefill) == 1:
+                common[key] = prefill[0]
         by_rank: dict[str | None, list[Sample]] = {}
         for sample in samples:
             by_rank.setdefault(_rank_label(sample, self._family), []).append(sample)
@@ -418,8 +431,15 @@ class _TextReader:
                 by_rank.pop(None, None)
         rank_key = _rank_key(samples or self._gauge("running"), self._family)
         identities = []
-        for label, of_rank in by_rank.items():
-            labels = common if rank_key is None else {**common, rank_key: label}
+        for label, of_label in by_rank.items():
+            of_rank = of_label
+            labels = dict(common) if rank_key is None else {**common, rank_key: label}
+            for key in SHARD_LABELS:
+                # With DP attention every rank has shards of its own.
+                shards = sorted({s.labels[key] for s in of_rank if key in s.labels})
+                if len(shards) > 1:
+                    labels[key] = shards[0]
+                    of_rank = [s for s in of_rank if s.labels.get(key) == shards[0]]
             for more in _told_apart(of_rank, labels):
                 shown = ",".join(f"{key}={value}" for key, value in more.items() if value is not None)
                 name = label if not shown else shown if label is None else f"{label}@{shown}"
@@ -593,8 +613,11 @@ def in_tokens(engine: Engine, unit: CounterUnit, block_size: int) -> Engine:
     return replace(engine, counters=replace(counters, queries=counters.prompt_tokens, hits=counters.hits * block_size))
 
 
-def _flavour(exposition: Exposition) -> tuple[ServerFamily | None, str]:
-    """Which server, and how its names begin: where several do, the one with counters, then the shortest."""
+def _flavour(exposition: Exposition) -> tuple[ServerFamily | None, str, tuple[str, ...]]:
+    """Which server, and how its names begin: where several do, the one with counters, then the shortest.
+
+    Last come the beginnings of other names with counters.
+    """
     counted: dict[tuple[ServerFamily, str], bool] = {}
     for name in exposition.names:
         metric = split_name(name)
@@ -605,9 +628,10 @@ def _flavour(exposition: Exposition) -> tuple[ServerFamily | None, str]:
             counts = name in exposition.samples and metric.name.removesuffix("_total") in queries
             counted[flavour] = counted.get(flavour, False) or counts
     if not counted:
-        return None, ""
+        return None, "", ()
     families = list(COUNTERS)
-    return min(counted, key=lambda each: (not counted[each], families.index(each[0]), len(each[1]), each[1]))
+    ordered = sorted(counted, key=lambda each: (not counted[each], families.index(each[0]), len(each[1]), each[1]))
+    return (*ordered[0], tuple(prefix for family, prefix in ordered[1:] if counted[family, prefix]))
 
 
 def _samples_by_name(exposition: Exposition, prefix: str) -> dict[str, Sequence[Sample]]:
@@ -618,6 +642,19 @@ def _samples_by_name(exposition: Exposition, prefix: str) -> dict[str, Sequence[
         if metric is not None and metric.prefix == prefix:
             found[metric.name] = samples
     return found
+
+
+def _labels_named_after_sides(samples: Sequence[Sample]) -> list[str]:
+    """Labels all of whose values name one side of a disaggregated deployment, and together both."""
+    keys = sorted({key for s in samples for key in s.labels} - {*ROLE_LABELS, *MODEL_LABELS, *SUMMED_LABELS})
+    found = []
+    for key in keys:
+        values = [s.labels.get(key, "") for s in samples]
+        sides = {(bool(_PREFILL_NAME.search(value)), bool(_DECODE_NAME.search(value))) for value in values}
+        if sides == {(True, False), (False, True)}:
+            found.append(key)
+    # The first tells the sides; what it leaves has one side only.
+    return found[:1]
 
 
 def _rank_key(samples: Sequence[Sample], family: ServerFamily) -> str | None:

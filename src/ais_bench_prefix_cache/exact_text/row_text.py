@@ -22,6 +22,9 @@ TOKENS_READ_AHEAD = 4096
 Position = tuple[int, int, int]
 """A place in a stream of rows: the first cycle that is held, a row in it, a word in the row."""
 
+Span = tuple[int, int, int]
+"""Words within a row: its slot, the first word, the one after the last."""
+
 
 class Unfillable(Exception):
     """No text of exactly this many tokens can be made."""
@@ -33,9 +36,9 @@ class Unfillable(Exception):
 
 @dataclass
 class Text:
-    """A text as pieces: ``spans`` of words ``(slot, first, last)`` within rows, then ``fillers`` (word numbers)."""
+    """A text as pieces: ``spans`` of words within rows, then ``fillers`` (word numbers)."""
 
-    spans: list[tuple[int, int, int]] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
     fillers: list[int] = field(default_factory=list)
 
 
@@ -43,7 +46,8 @@ class EncodedRows:
     """Rows of the corpus as words, in flat arrays; rows without a usable word are left out.
 
     ``slot[row]`` is a row's place; ``text[slot]``, ``tokens[slot]``, ``start[slot]`` … ``start[slot + 1]`` its words in
-    ``words``. ``token_sum`` and ``char_sum`` run over all words of all rows (a word counts its following space).
+    ``words``, ``whole[slot]`` the span of all of them. ``token_sum`` and ``char_sum`` run over all words of all rows (a
+    word counts its following space).
     """
 
     def __init__(self, table: WordTable, cleaner: TextCleaner) -> None:
@@ -54,6 +58,7 @@ class EncodedRows:
         self.text: list[str] = []
         self.tokens: list[int] = []
         self.start = array("q", [0])
+        self.whole: list[Span] = []
         self.words = array("i")
         self.token_sum = array("q", [0])
         self.char_sum = array("q", [0])
@@ -75,7 +80,7 @@ class EncodedRows:
         for number, _ in again:
             del self.slot[number]
         words = self.start[known]
-        del self.row[known:], self.text[known:], self.tokens[known:], self.start[known + 1 :]
+        del self.row[known:], self.text[known:], self.tokens[known:], self.start[known + 1 :], self.whole[known:]
         del self.words[words:], self.token_sum[words + 1 :], self.char_sum[words + 1 :]
         self._append(again)
 
@@ -85,7 +90,7 @@ class EncodedRows:
             usable = [i for i in words if counts[i]]
             if not usable:
                 continue
-            self.slot[number] = len(self.row)
+            slot = self.slot[number] = len(self.row)
             self.row.append(number)
             self.text.append(" ".join([texts[i] for i in usable]))
             self.words.extend(usable)
@@ -95,6 +100,7 @@ class EncodedRows:
             self.char_sum.extend([base + total for total in accumulate([len(texts[i]) + 1 for i in usable])])
             self.tokens.append(self.token_sum[-1] - self.token_sum[self.start[-1]])
             self.start.append(len(self.words))
+            self.whole.append((slot, self.start[slot], self.start[slot + 1]))
 
     def render(self, text: Text) -> str:
         """The text itself."""
@@ -103,11 +109,12 @@ class EncodedRows:
     def pieces(self, text: Text) -> list[str]:
         """What single spaces join to the text: whole rows, parts of rows, fillers."""
         parts: list[str] = []
-        for slot, first, last in text.spans:
-            start = self.start[slot]
-            if first == start and last == self.start[slot + 1]:
+        for span in text.spans:
+            slot, first, last = span
+            if span == self.whole[slot]:
                 parts.append(self.text[slot])
             else:
+                start = self.start[slot]
                 sums, base = self.char_sum, self.char_sum[start]
                 parts.append(self.text[slot][sums[first] - base : sums[last] - base - 1])
         texts = self.table.texts
@@ -271,13 +278,13 @@ class RowReader:
         """Go on as :meth:`take` does."""
         self._walk(tokens)
 
-    def _walk(self, tokens: int) -> tuple[list[tuple[int, int, int]], int]:
+    def _walk(self, tokens: int) -> tuple[list[Span], int]:
         """Go past the next text of ``tokens`` tokens: its words in the rows, and the tokens that fillers have to add.
 
         The word that does not fit is passed, too.
         """
         rows = self._rows
-        spans: list[tuple[int, int, int]] = []
+        spans: list[Span] = []
         left = tokens
         while left:
             slot = self._order[self._position]
@@ -285,9 +292,7 @@ class RowReader:
             if self._word == 0:
                 end = bisect_right(self._sum, self._sum[self._position] + left) - 1
                 if end > self._position:
-                    for position in range(self._position, end):
-                        whole = self._order[position]
-                        spans.append((whole, rows.start[whole], rows.start[whole + 1]))
+                    spans += [rows.whole[each] for each in self._order[self._position : end]]
                     left -= self._sum[end] - self._sum[self._position]
                     self._position = end
                     if end == len(self._order):

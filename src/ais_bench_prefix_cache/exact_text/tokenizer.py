@@ -378,7 +378,10 @@ def _python_tokenizer_content(tokenizer: Any) -> dict[str, Any]:
 def _refuse_half(config: TokenizerConfig, tokenizer: Any, local: bool) -> None:
     """Of a tokenizer_config.json alone transformers makes a tokenizer that knows special tokens and nothing else."""
     try:
-        empty = len(tokenizer.get_vocab()) <= len(tokenizer.get_added_vocab()) + 1
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        # Only the backend can count without making the list.
+        tokens = len(tokenizer.get_vocab()) if backend is None else backend.get_vocab_size(with_added_tokens=True)
+        empty = tokens <= len(tokenizer.get_added_vocab()) + 1
     except (AttributeError, NotImplementedError):
         return  # A tokenizer by its own code, which need not have a list.
     if empty:

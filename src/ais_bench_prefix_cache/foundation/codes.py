@@ -284,6 +284,10 @@ class Code(str, Enum):
     RANK_HEADER_IGNORED = "RANK_HEADER_IGNORED", "The server does not follow the rank that requests ask for."
     ENGINE_MAP_WRONG = "ENGINE_MAP_WRONG", "The engine labels belong to other ranks."
     FREE_ROUTING = "FREE_ROUTING", "The server or a router chose the ranks; what that was worth."
+    HISTORY_REENCODED = (
+        "HISTORY_REENCODED",
+        "Histories that were sent as messages hit less than the server had computed of them.",
+    )
     REQUESTS_MISSING = "REQUESTS_MISSING", "Fewer prompt tokens were counted than planned."
     AISBENCH_WARMUPS = "AISBENCH_WARMUPS", "AISBench sent warm-up requests of its own."
     RETRIES = "RETRIES", "Requests were sent more than once."

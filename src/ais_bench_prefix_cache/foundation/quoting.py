@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import codecs
-import html
 import json
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from html.entities import html5
 from urllib.parse import quote
 
+_COMMAND = r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+"""What colours a terminal's text or moves its cursor: of these the letters go, too."""
 _STEERING = re.compile(
+    f"{_COMMAND}|"
     "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
@@ -45,11 +48,17 @@ def _escape(match: re.Match[str]) -> str:
 def without_secret(text: str, secret: str) -> str:
     """``text`` with *** for the secret, as it is or in its usual encodings.
 
-    These are percent, JSON, HTML and backslash escapes of any of its characters, its bytes as hexadecimal or decimal
-    numbers, base64 and base32 of it alone or amid other bytes; and of a secret that is no word: in other case,
-    backwards, rotated by 13 letters, broken over lines.
+    These are percent, JSON, HTML, MIME and backslash escapes and wide forms of any of its characters, its bytes as
+    numbers, base64 (of itself, too) and base32 of it alone or amid other bytes, base85 of it alone; what steers a
+    terminal may stand anywhere within. Of a secret that is no word also: in other case, backwards, rotated by 13
+    letters or 47 characters, with spaces and punctuation between its characters.
     """
-    return _forms(secret).sub("***", text) if secret else text
+    if not secret:
+        return text
+    forms, seen = _forms(secret), _STEERING.sub("", text)
+    if len(seen) != len(text) and forms.search(seen):
+        text = seen
+    return forms.sub("***", text)
 
 
 def quoted_words(text: str, secret: str, longest: int) -> str:
@@ -64,47 +73,61 @@ def _forms(secret: str) -> re.Pattern[str]:
     if len(secret) < _SHORTEST_UNLIKE_WORDS:
         spelled = [_spelled(secret, between="")]
     else:
-        ways = dict.fromkeys([secret, secret[::-1], codecs.encode(secret, "rot13")])
+        ways = dict.fromkeys([secret, secret[::-1], codecs.encode(secret, "rot13"), _rot47(secret)])
         spelled = [f"(?i:{_spelled(way, between=_BREAK)})" for way in ways]
-    hexadecimal = r"[\s:,;_-]*(?:0x)?".join(f"{byte:02x}" for byte in data)
-    decimal = r"[\s:,;]+".join(map(str, data))
-    encoded = dict.fromkeys([*_inner_forms(data, base64.b64encode, 6, 3), *_inner_forms(data, base64.b32encode, 5, 5)])
-    return re.compile(
-        "|".join(
-            [
-                *spelled,
-                f"(?i:(?:0x)?{hexadecimal})",
-                rf"(?<!\d){decimal}(?!\d)",
-                *(_BREAK.join(map(re.escape, form)) for form in encoded),
-            ]
-        )
-    )
+    hexadecimal = r"[\W_]*(?:00[\W_]*)?(?:0x)?".join(f"{byte:02x}" for byte in data)
+    numbers = [r"\W+".join(format(byte, form) for byte in data) for form in ("d", "03d", "o", "03o", "b", "08b")]
+    once = dict.fromkeys([*_inner_forms(data, base64.b64encode, 6, 3), *_inner_forms(data, base64.b32encode, 5, 5)])
+    # Of the spellings of base64 for URLs nobody makes another form.
+    usual = _inner_forms(data, base64.b64encode, 6, 3)
+    inner = [form for form in dict.fromkeys(usual) if len(form) > _SHORTEST_UNLIKE_WORDS and not set(form) & set("-_%")]
+    twice = dict.fromkeys(form for each in inner for form in _inner_forms(each.encode(), base64.b64encode, 6, 3))
+    others = [base64.b85encode(data).decode(), base64.a85encode(data).decode()]
+    encoded = [*once, *(form[::-1] for form in inner), *twice, *(each for each in others if len(each) > len("12345"))]
+    digits = f"(?<!\\d)(?:{'|'.join(numbers)})(?!\\d)|(?i:(?:0x)?{hexadecimal})"
+    literal = (r"\s*".join(map(re.escape, form)) for form in encoded)
+    return re.compile("|".join([*spelled, f"(?=[0-9A-Fa-f])(?:{digits})", *literal]))
 
 
-_BREAK = r"\s*"
-"""Where a long word is broken over lines."""
+_BREAK = r"[\s\"',;:.|_-]*"
+"""What breaks a long word over lines, or keeps its characters apart."""
 
 
 def _spelled(word: str, *, between: str) -> str:
     return between.join(f"(?:{'|'.join(_spellings(character))})" for character in word)
 
 
+def _rot47(text: str) -> str:
+    return "".join(chr(33 + (ord(each) - 33 + 47) % 94) if "!" <= each <= "~" else each for each in text)
+
+
+@lru_cache(maxsize=1)
+def _entity_names() -> dict[str, list[str]]:
+    """HTML's names of each character, without semicolons."""
+    names: dict[str, list[str]] = {}
+    for name, character in html5.items():
+        names.setdefault(character, []).append(re.escape(name.rstrip(";")))
+    return names
+
+
 def _spellings(character: str) -> list[str]:
-    """Patterns for one character in the escapes of URLs, JSON, HTML and program texts, and last as itself."""
+    """Patterns for one character in the escapes of URLs, JSON, HTML, MIME and program texts, and last as itself."""
     number = ord(character)
     spellings = [
         rf"%(?:25)*(?i:{number:02x})",
-        rf"\\+u(?i:{number:04x})",
+        rf"=(?i:{number:02x})",
+        rf"\\+[uU]\{{?0*(?i:{number:x})\}}?",
         rf"\\+x(?i:{number:02x})",
         rf"\\+{number:03o}",
         rf"&(?:amp;)*#0*{number};",
         rf"&(?:amp;)*#[xX]0*(?i:{number:x});",
     ]
-    named = html.escape(character, quote=True)
-    if named != character:
-        spellings.append(f"&(?:amp;)*{re.escape(named[1:])}")
+    if names := _entity_names().get(character):
+        spellings.append(f"&(?:amp;)*(?:{'|'.join(names)});?")
     if not character.isalnum():
         spellings.append(rf"\\+{re.escape(character)}")
+    if "!" <= character <= "~":
+        spellings.append(chr(number + 0xFEE0))
     if character == " ":
         spellings.append(r"\+")
     return [*spellings, re.escape(character)]

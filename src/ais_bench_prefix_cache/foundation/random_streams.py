@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+import numpy as np
+import numpy.typing as npt
 
 
 def derive_seed(random_seed: int, *labels: str | int) -> int:
@@ -39,20 +37,14 @@ class RandomStream:
     """One named stream of random numbers."""
 
     def __init__(self, random_seed: int, *labels: str | int) -> None:
-        import numpy as np
-
         self._bits = np.random.PCG64(derive_seed(random_seed, *labels))
 
     def words(self, count: int) -> npt.NDArray[np.uint64]:
         """``count`` uniform 64-bit words."""
-        import numpy as np
-
         return np.asarray(self._bits.random_raw(count), dtype=np.uint64)
 
     def integers(self, low: int, high: int, count: int) -> npt.NDArray[np.int64]:
         """``count`` integers, uniform on ``low`` … ``high`` (both included), without modulo bias."""
-        import numpy as np
-
         span = high - low + 1
         if span < 1 or span > 1 << 62:
             raise ValueError("need low <= high and a span of at most 2**62")
@@ -68,6 +60,4 @@ class RandomStream:
 
     def permutation(self, count: int) -> npt.NDArray[np.int64]:
         """A permutation of ``0`` … ``count - 1``: the stable order of ``count`` random 64-bit keys."""
-        import numpy as np
-
         return np.argsort(self.words(count), kind="stable").astype(np.int64)

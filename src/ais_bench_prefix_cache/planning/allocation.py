@@ -83,8 +83,10 @@ def follow_lane_goals(
     # Outside of these the later requests could not end at the total; between them one step always leads on.
     least = hit_blocks - (int(high_sum[-1]) - high_sum)
     most = hit_blocks - (int(low_sum[-1]) - low_sum)
+    del high_sum, low_sum
     floor = np.minimum(np.maximum(floor, least), most)
     ceiling = np.maximum(np.minimum(ceiling, most), least)
+    del least, most
     return _follow(lanes.lane, lanes.count, goals, low, high, floor, ceiling)
 
 

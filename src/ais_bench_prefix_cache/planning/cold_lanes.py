@@ -19,6 +19,8 @@ What this costs is measured in ``docs/planning.md``.
 from __future__ import annotations
 
 import math
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -71,12 +73,10 @@ def plan_lanes(
     first-come plan are used instead, which always have room.
     """
     distance = smallest_possible_distance(input_tokens, limits, hit_blocks, block_size)
-    floor, ceiling = _tolerance(input_tokens, hit_blocks, block_size, distance, lanes.count, play)
-    nothing = np.zeros_like(limits)
-    goals = lane_goals(lanes, input_tokens, nothing, limits, hit_blocks)
-    wanted = follow_lane_goals(lanes, goals, nothing, limits, hit_blocks, floor, ceiling)
+    wanted = _wanted(input_tokens, limits, lanes, hit_blocks, block_size, distance, play)
     watermarks = _needed_watermarks(input_tokens, wanted, capacity, lanes)
     raised_to = np.where(watermarks.rises, watermarks.after, 0)
+    del watermarks  # of ten million requests every column takes 80 MB
     raised_to = improve_rises(input_tokens, capacity, lanes, hit_blocks, block_size, raised_to, wanted, distance)
     watermarks = _watermarks(raised_to, lanes)
     succeeded = int(watermarks.before[watermarks.rises].sum()) <= hit_blocks
@@ -85,10 +85,28 @@ def plan_lanes(
     high = np.minimum(capacity, watermarks.before)
     low = np.where(watermarks.rises, watermarks.before, 0)
     goals = _goals_around_rises(lanes, wanted, low)
+    rises, risen_to = watermarks.rises, watermarks.after
+    del watermarks, wanted, raised_to
     distance = max(distance, smallest_curve_distance(input_tokens, low, high, hit_blocks, block_size).distance)
     floor, ceiling = _tolerance(input_tokens, hit_blocks, block_size, distance, lanes.count, play)
     hits = follow_lane_goals(lanes, goals, low, high, hit_blocks, floor, ceiling)
-    return np.where(watermarks.rises, watermarks.after, hits), succeeded
+    return np.where(rises, risen_to, hits), succeeded
+
+
+def _wanted(
+    input_tokens: Int64Column,
+    limits: Int64Column,
+    lanes: Lanes,
+    hit_blocks: int,
+    block_size: int,
+    distance: float,
+    play: float,
+) -> Int64Column:
+    """The hits of the first pass."""
+    floor, ceiling = _tolerance(input_tokens, hit_blocks, block_size, distance, lanes.count, play)
+    nothing = np.broadcast_to(np.int64(0), limits.shape)
+    goals = lane_goals(lanes, input_tokens, nothing, limits, hit_blocks)
+    return follow_lane_goals(lanes, goals, nothing, limits, hit_blocks, floor, ceiling)
 
 
 def _tolerance(
@@ -133,7 +151,10 @@ def _needed_watermarks(
     inputs = lanes.running_sum(input_tokens)
     rate = lanes.sums(wanted) / lanes.sums(input_tokens)
     lead = lanes.running_sum(wanted) - rate[lanes.lane] * inputs
-    wants, caps, leads, weights = (column[lanes.by_lane].tolist() for column in (wanted, capacity, lead, 1.0 / inputs))
+    # Arrays, because lists of ten million numbers take four times the memory.
+    wants, caps = (array("q", column[lanes.by_lane].tobytes()) for column in (wanted, capacity))
+    leads, weights = (array("d", column[lanes.by_lane].tobytes()) for column in (lead, 1.0 / inputs))
+    del inputs, lead
     level_after = np.zeros(wanted.size, dtype=np.int64)
     for start, end in zip(lanes.starts[:-1].tolist(), lanes.starts[1:].tolist(), strict=True):
         part = slice(start, end)
@@ -145,7 +166,7 @@ def _needed_watermarks(
 
 
 def _cheapest_rises(
-    wants: list[int], caps: list[int], leads: list[float], weights: list[float]
+    wants: array[int], caps: array[int], leads: array[float], weights: array[float]
 ) -> list[tuple[int, int]]:
     """Positions in one lane at which the watermark rises, and the levels to which it does.
 
@@ -157,7 +178,7 @@ def _cheapest_rises(
     request's weight. Compared are the latest requests that could make the rise, and those that raise the watermark to
     an earlier level and could raise it further.
     """
-    largest = list(accumulate(wants, max))
+    largest = array("q", accumulate(wants, max))
     if not largest[-1]:
         return []
     earlier_larger = _earlier_larger(caps)
@@ -195,14 +216,14 @@ def _cheapest_rises(
     return rises
 
 
-def _records(largest: list[int]) -> list[int]:
+def _records(largest: Sequence[int]) -> list[int]:
     """Where a running maximum that begins at 0 grows."""
     return [place for place in range(1, len(largest)) if largest[place] > largest[place - 1]]
 
 
-def _earlier_larger(caps: list[int]) -> list[int]:
+def _earlier_larger(caps: Sequence[int]) -> array[int]:
     """For each position the nearest earlier one with a larger capacity, or -1: those between are no candidates."""
-    found, stack = [], [-1]
+    found, stack = array("q"), [-1]
     for position, cap in enumerate(caps):
         while len(stack) > 1 and caps[stack[-1]] <= cap:
             stack.pop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import itemgetter
 from typing import TypeVar
 
@@ -73,11 +74,6 @@ class PlannedTurn:
     hit_tokens: int
     think_ms: int
 
-    @property
-    def share(self) -> TokenShare:
-        """Its tokens, and those that hit."""
-        return TokenShare(self.input_tokens, self.hit_tokens)
-
 
 @dataclass(frozen=True)
 class HitRange:
@@ -107,18 +103,20 @@ class ConversationPlan:
     target_hit_rate: float | None
     forks: frozenset[int]
 
-    @property
+    @cached_property
     def total(self) -> TokenShare:
         """All tokens, and those that hit."""
-        return sum((each.share for each in self.turns), TokenShare())
+        return TokenShare(sum(each.input_tokens for each in self.turns), sum(each.hit_tokens for each in self.turns))
 
     def shares(self, key: Callable[[PlannedTurn], Key]) -> dict[Key, tuple[int, TokenShare]]:
         """Requests, and the share of their tokens that hits, for each value of ``key``, in order."""
-        found: dict[Key, tuple[int, TokenShare]] = {}
+        found: dict[Key, list[int]] = {}
         for each in self.turns:
-            requests, share = found.get(key(each), (0, TokenShare()))
-            found[key(each)] = (requests + 1, share + each.share)
-        return {value: found[value] for value in sorted(found)}  # type: ignore[type-var]
+            sums = found.setdefault(key(each), [0, 0, 0])
+            sums[0] += 1
+            sums[1] += each.input_tokens
+            sums[2] += each.hit_tokens
+        return {value: (found[value][0], TokenShare(*found[value][1:])) for value in sorted(found)}  # type: ignore[type-var]
 
 
 def hit_tokens(

@@ -58,8 +58,9 @@ def image_summary(scenario: Scenario) -> dict[str, Any]:
         ("output_tokens", scenario.requests.output_length),
     ):
         assert isinstance(rule, FixedLength), "images go with fixed lengths"
-        lengths = np.full(count, rule.value, dtype=np.int64)
-        summary[name] = {**length_summary(lengths), "total": int(lengths.sum())}
+        # All are equal: one of them says everything but how many there are.
+        one = length_summary(np.array([rule.value], dtype=np.int64))
+        summary[name] = {**one, "bins": [{**one["bins"][0], "count": count}], "total": count * rule.value}
     return summary | {
         "sends_requests": False,
         "planning_only": True,

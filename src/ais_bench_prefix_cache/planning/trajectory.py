@@ -48,6 +48,7 @@ def check_trajectory(
     hits = lanes.running_sum(hit_tokens)[lanes.by_lane]
     sizes, ends = lanes.sizes, lanes.starts[1:] - 1
     rate, lowest, highest = hits / inputs, (hits - block_size) / inputs, (hits + block_size) / inputs
+    del inputs, hits
     peak = _segmented_maximum(rate, lanes)
     goal = np.repeat(np.maximum(rate[ends], int(hit_tokens.sum()) / int(input_tokens.sum())), sizes)
     clear = clear_step(input_tokens, block_size)
@@ -75,8 +76,11 @@ def _segmented_maximum(column: npt.NDArray[np.float64], lanes: Lanes) -> npt.NDA
     rank = np.empty(column.size, dtype=np.int64)
     rank[order] = np.arange(column.size)
     floor = np.repeat(np.arange(lanes.count, dtype=np.int64) * column.size, lanes.sizes)
-    leader = order[np.maximum.accumulate(rank + floor) - floor]
-    return np.asarray(column[leader], dtype=np.float64)
+    rank += floor
+    np.maximum.accumulate(rank, out=rank)
+    rank -= floor
+    del floor
+    return np.asarray(column[order[rank]], dtype=np.float64)
 
 
 def _first_per_lane(

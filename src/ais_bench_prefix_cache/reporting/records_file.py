@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from ais_bench_prefix_cache.analysis.request_record import RequestRecord
 from ais_bench_prefix_cache.datasets.format.documents import read_json_lines
+from ais_bench_prefix_cache.datasets.format.writing import FileSet
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
@@ -44,23 +46,31 @@ def write_records(path: Path, records: Sequence[RequestRecord]) -> None:
             f"records cannot be written as {path.suffix or 'a file without ending'}",
             allowed=", ".join(_WRITERS),
         )
-    writer(path, records)
+    with FileSet(replace=True) as files:
+        file = files.open(path)
+        for content in writer(path, records):
+            file.write(content)
+        files.commit()
 
 
-def _write_json_lines(path: Path, records: Iterable[RequestRecord]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for record in records:
-            file.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
+def _json_lines(_path: Path, records: Iterable[RequestRecord]) -> Iterator[bytes]:
+    for record in records:
+        yield json.dumps(asdict(record), ensure_ascii=False).encode() + b"\n"
 
 
-def _write_csv(path: Path, records: Iterable[RequestRecord]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, _flat_names())
-        writer.writeheader()
-        writer.writerows(map(flat_record, records))
+def _csv(_path: Path, records: Iterable[RequestRecord]) -> Iterator[bytes]:
+    line = io.StringIO(newline="")
+    writer = csv.DictWriter(line, _flat_names())
+    writer.writeheader()
+    for record in records:
+        writer.writerow(flat_record(record))
+        yield line.getvalue().encode()
+        line.seek(0)
+        line.truncate()
+    yield line.getvalue().encode()
 
 
-def _write_parquet(path: Path, records: Sequence[RequestRecord]) -> None:
+def _parquet(path: Path, records: Sequence[RequestRecord]) -> Iterator[bytes]:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -72,7 +82,9 @@ def _write_parquet(path: Path, records: Sequence[RequestRecord]) -> None:
             hint="pip install 'ais-bench-prefix-cache[multimodal]', or write .csv or .jsonl",
         ) from None
     rows = [flat_record(record) for record in records]
-    pq.write_table(pa.table({name: [row[name] for row in rows] for name in _flat_names()}), path)
+    stream = io.BytesIO()
+    pq.write_table(pa.table({name: [row[name] for row in rows] for name in _flat_names()}), stream)
+    yield stream.getvalue()
 
 
 def _flat_names() -> list[str]:
@@ -94,8 +106,8 @@ def flat_record(record: RequestRecord) -> dict[str, Any]:
     return row | dict(zip(_ITL_SUMMARY, figures, strict=True))
 
 
-_WRITERS: Mapping[str, Callable[[Path, Sequence[RequestRecord]], None]] = {
-    ".jsonl": _write_json_lines,
-    ".csv": _write_csv,
-    ".parquet": _write_parquet,
+_WRITERS: Mapping[str, Callable[[Path, Sequence[RequestRecord]], Iterator[bytes]]] = {
+    ".jsonl": _json_lines,
+    ".csv": _csv,
+    ".parquet": _parquet,
 }

@@ -35,6 +35,9 @@ def summary_rows(analysis: Mapping[str, Any]) -> list[tuple[str, str]]:
             ("Theoretical hits", f"{theory['hit_tokens']} of {theory['input_tokens']} tokens"),
             ("Actual hits", f"{actual['global_hits']} of {actual['global_queries']} tokens"),
         ]
+        if "range" in theory:
+            least, most = theory["range"]["least_hit_tokens"], theory["range"]["most_hit_tokens"]
+            rows.append(("Hits by any routing", f"{least} to {most} tokens"))
     rows += _rank_rows(actual)
     requests = analysis.get("requests")
     if requests is not None and requests["compared"]:

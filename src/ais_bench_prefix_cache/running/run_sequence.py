@@ -103,6 +103,7 @@ def run_benchmark(
             baseline = _baseline(server)
         with phases.enter("formal"):
             result, sent, load_samples = _send(sending, job, server, bar, phases.note)
+            traffic = traffic.as_answered(sent.requests)
             keep_aisbench(directory, result.exp_dir, job.log_path, result.generator_logs)
         with phases.enter("after"):
             after = _after(server, baseline, planned_queries(traffic, sent.requests), phases)

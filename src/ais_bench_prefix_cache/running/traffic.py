@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ais_bench_prefix_cache.aisbench.config_rendering import TEMPLATES
 from ais_bench_prefix_cache.aisbench.request_index import IndexReading, RequestIndex
+from ais_bench_prefix_cache.analysis.history_law import law_of_answers
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
+from ais_bench_prefix_cache.analysis.run_facts import HistoryFact
+from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
 from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.service.preflight import SamplePrompt, Workload
 from ais_bench_prefix_cache.service.warming import WarmupEntry
@@ -21,6 +24,7 @@ class FormalTraffic:
 
     ``columns`` is None where nobody knows the hits before: image tokens are the server's. ``warmup`` is what must be in
     the caches, ``images_per_request`` how many images each message has, ``template`` AISBench's configuration.
+    ``chat_histories``: conversations whose histories are messages; ``history`` is then what they lost.
     """
 
     rows_path: Path
@@ -30,6 +34,17 @@ class FormalTraffic:
     columns: RequestColumns | None = None
     warmup: tuple[WarmupEntry, ...] = ()
     images_per_request: int = 0
+    chat_histories: bool = False
+    scripted: bool = False
+    history: HistoryFact | None = None
+
+    def as_answered(self, seen: Sequence[SeenRequest]) -> FormalTraffic:
+        """With the tokens and hits of the law on what the server told, where histories were sent as messages."""
+        if not self.chat_histories or self.columns is None:
+            return self
+        block_size = self.workload.block_size
+        columns, history = law_of_answers(self.columns, seen, block_size=block_size, scripted=self.scripted)
+        return replace(self, columns=columns, history=history)
 
 
 def formal_traffic(data: VerifiedDataSet) -> FormalTraffic:
@@ -69,6 +84,8 @@ def _text_traffic(data: VerifiedDataSet) -> FormalTraffic:
         template=TEMPLATES / data.kind.aisbench_template,
         workload=workload,
         columns=columns,
+        chat_histories=manifest.get("conversations", {}).get("form") == "chat",
+        scripted=manifest.get("conversations", {}).get("answers") == "scripted",
         warmup=tuple(WarmupEntry.from_plan(entry) for entry in manifest["warmup"]["plan"]),
     )
 

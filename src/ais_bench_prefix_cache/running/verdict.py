@@ -74,7 +74,7 @@ def analysis_of_run(
             note=note,
             seen=observed.seen,
             runtime=runtime,
-            facts=_facts(scenario, observed),
+            facts=_facts(scenario, traffic, observed),
         )
     except SnapshotError as error:
         raise ServiceError(error.problems) from error
@@ -85,7 +85,7 @@ def analysis_of_run(
     return document
 
 
-def _facts(scenario: Scenario, observed: Observations) -> RunFacts:
+def _facts(scenario: Scenario, traffic: FormalTraffic, observed: Observations) -> RunFacts:
     server, reset, seen = observed.server, observed.reset, observed.seen
     return RunFacts(
         reset=ResetFact(reset.accepted, attempts=reset.attempts, hits_after=reset.hits_after),
@@ -99,6 +99,7 @@ def _facts(scenario: Scenario, observed: Observations) -> RunFacts:
         engine_label_map=server.engine_label_map,
         senders=len(observed.senders) or None,
         busiest_sender=_busiest(observed.senders),
+        history=traffic.history,
     )
 
 

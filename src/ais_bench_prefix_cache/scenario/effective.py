@@ -74,6 +74,11 @@ def corpus_selection(rule: Mapping[str, Any]) -> CorpusSelection:
     return CorpusSelection(rule["mode"], tuple(lists.get("indices", ())), tuple(lists.get("question_sha256", ())))
 
 
+def service_with(**fields: Any) -> ServiceConfig:
+    """A service of which only these fields of the section are said, the others left out. Nothing is checked."""
+    return build(ServiceConfig, filled_with_defaults(fields, scenario_schema()["properties"]["service"]))
+
+
 def service_from_effective(effective: object) -> ServiceConfig:
     """The service of a manifest's ``effective_config``, without an API key.
 

@@ -172,7 +172,7 @@ def check_multimodal(fields: CheckedFields) -> None:
 
 
 def check_conversation(fields: CheckedFields) -> None:
-    """What conversations need: their section, and a completions endpoint, which takes token ids."""
+    """What conversations need: their section, and the endpoint of their form."""
     if fields.findings.sound(("conversation",)) and fields.get("conversation") is None:
         allowed = "a section; {} for its defaults"
         fields.findings.report(("conversation",), Code.MISSING_KEY, "--mode conversation needs it", allowed=allowed)
@@ -186,7 +186,22 @@ def check_conversation(fields: CheckedFields) -> None:
             "chooses",
             allowed="sticky or round_robin; or free with one inference_url or a router_url",
         )
-    check_completions_url(fields)
+    form = fields.get("conversation", "form")
+    if form == "text" and fields.get("conversation", "answers") == "generated":
+        fields.findings.report(
+            ("conversation", "answers"),
+            Code.NOT_ALLOWED,
+            "text that was generated is encoded otherwise when it comes back, so that no hits are known",
+            allowed='"scripted"; or form "token_ids", or "chat", which measures the loss',
+        )
+    if form == "chat":
+        if fields.get("conversation", "routing") == "round_robin":
+            message = "what a message's history loses is told by the turn before it, which another rank has"
+            allowed = '"sticky" or "free" with form "chat"'
+            fields.findings.report(("conversation", "routing"), Code.NOT_ALLOWED, message, allowed=allowed)
+        _check_inference_path(fields, "/v1/chat/completions", 'form "chat" is sent to chat completions')
+    else:
+        check_completions_url(fields)
 
 
 def check_completions_url(fields: CheckedFields) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal, Union
 ScenarioRules = Literal["prefixes", "images", "conversations"]
 """Which sections of a Scenario count: those of blocks and shared prefixes, of images, or of conversations."""
 CacheMode = Literal["cold", "warmup"]
+ConversationForm = Literal["token_ids", "text", "chat"]
 ConversationRouting = Literal["sticky", "round_robin", "free"]
 OrderStrategy = Literal["sequential", "within_group_shuffle", "interleave", "global_shuffle", "input_len_asc"]
 
@@ -311,6 +312,7 @@ class ConversationConfig:
     message_length: LengthSpec
     answer_length: LengthSpec
     answers: Literal["generated", "scripted"]
+    form: ConversationForm
     routing: ConversationRouting
     think_time_ms: LengthSpec | None = None
     branches: BranchesConfig | None = None

@@ -10,7 +10,6 @@ import sys
 import traceback
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from time import time
@@ -25,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ais_bench_prefix_cache import __version__
 from ais_bench_prefix_cache.foundation.names import RANK_HEADER
-from ais_bench_prefix_cache.server.bodies import BodyReader
+from ais_bench_prefix_cache.server.bodies import BodyReader, BodyWorkers
 from ais_bench_prefix_cache.server.configuration import ServerConfiguration
 from ais_bench_prefix_cache.server.engine import Engine, EngineBalancer
 from ais_bench_prefix_cache.server.formats import (
@@ -62,8 +61,6 @@ FLUSHED = (
     "Cache flushed.\nPlease check backend logs for more details. (When there are running or waiting requests, the "
     "operation will not be performed.)\n"
 )
-LARGE_BODY_BYTES = 1 << 18
-"""From here on bodies are parsed and encoded beside the event loop, which goes on answering meanwhile."""
 MAX_UNFINISHED = 65_536
 """Answers that may run or wait at once."""
 MAX_HELD_TOKENS = 20_000_000
@@ -202,7 +199,7 @@ class _Service:
         ]
         self._balancer = EngineBalancer(self._engines)
         self._bodies = BodyReader(configuration.max_body_bytes)
-        self._parsing = ThreadPoolExecutor(1)
+        self._workers = BodyWorkers()
         self._context = ApiContext(
             configuration.engine,
             configuration.model,
@@ -224,7 +221,7 @@ class _Service:
         finally:
             for loop in loops:
                 loop.cancel()
-            self._parsing.shutdown(wait=False)
+            self._workers.stop()
 
     async def health(self, _request: Request) -> Response:
         return Response()
@@ -363,11 +360,7 @@ class _Service:
         """What ``parse`` makes of the JSON object in the body."""
         content_type = request.headers.get("content-type", "")
         content = await self._bodies.read(request)
-        if len(content) < LARGE_BODY_BYTES:
-            return parse(parse_body(content, content_type))
-        return await asyncio.get_running_loop().run_in_executor(
-            self._parsing, lambda: parse(parse_body(content, content_type))
-        )
+        return await self._workers.work(len(content), lambda: parse(parse_body(content, content_type)))
 
     def _check_load(self, call: GenerationCall) -> None:
         unfinished = sum(engine.num_unfinished for engine in self._engines)

@@ -125,7 +125,7 @@ class ServiceClient:
         except ServiceError as error:
             if dp_rank is None or self.config.dp_size == 1:
                 raise
-            raise ServiceError(_of_rank(problem, dp_rank) for problem in error.problems) from error
+            raise ServiceError(_of_rank(problem, dp_rank, self.config) for problem in error.problems) from error
 
     def chat(self, content: Sequence[Mapping[str, Any]], position: int = 0) -> Completion:
         """Send one user message of ``content`` parts to the entry point at ``position``; one token is asked for."""
@@ -260,7 +260,7 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS
 
 
-def _of_rank(problem: Problem, dp_rank: int) -> Problem:
+def _of_rank(problem: Problem, dp_rank: int, config: ServiceConfig) -> Problem:
     """A rank that fails while others answer is no fault of the server as a whole."""
     hint = problem.hint
     if problem.code in (Code.SERVER_ERROR, Code.HTTP_STATUS):
@@ -268,4 +268,10 @@ def _of_rank(problem: Problem, dp_rank: int) -> Problem:
             f"Does the server have a rank {dp_rank} (service.dp_size), and is its engine alive? Look at the server's "
             "log."
         )
+        if len(config.inference_urls) > 1 and config.ranks_per_url > 1:
+            hint = (
+                f"service.dp_size {config.dp_size} over {len(config.inference_urls)} URLs is {config.ranks_per_url} "
+                f"ranks behind each; this one was asked for its rank {config.route(dp_rank).rank_behind}. Does every "
+                "URL have as many, and is the engine alive? Look at the server's log."
+            )
     return Problem(problem.code, problem.where, f"rank {dp_rank}: {problem.message}", problem.allowed, hint)

@@ -8,6 +8,7 @@ from ais_bench_prefix_cache.counters.names import ServerFamily
 from ais_bench_prefix_cache.counters.ranks import read_texts
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ServiceError
+from ais_bench_prefix_cache.scenario.effective import service_with
 from ais_bench_prefix_cache.scenario.model import ServiceConfig
 from ais_bench_prefix_cache.service.client import ServiceClient, base_url
 
@@ -33,16 +34,12 @@ def server_root(url: str) -> str:
 def service_config_of(url: str, api_key: str, timeout_seconds: float) -> ServiceConfig:
     """The service at ``url`` as far as its root tells it."""
     root = server_root(url)
-    return ServiceConfig(
-        inference_urls=(f"{root}/v1/completions",),
-        metrics_urls=(f"{root}/metrics",),
-        reset_urls=(),
+    return service_with(
+        inference_url=f"{root}/v1/completions",
+        metrics_url=f"{root}/metrics",
+        reset_url="",
         model="",
-        dp_size=1,
-        assume_empty_cache=False,
-        engine_label_map={},
         timeout_seconds=timeout_seconds,
-        poll_interval_seconds=1.0,
         api_key=api_key,
     )
 

@@ -240,6 +240,8 @@ def _of_missing_engine(client: ServiceClient, reading: Reading, dp_rank: int, pr
     shown = len(reading.counters)
     if not 0 < shown <= dp_rank or problem.code not in (Code.HTTP_STATUS, Code.SERVER_ERROR):
         return problem
+    if len(client.config.inference_urls) > 1:
+        return problem  # Which of the servers has too few is not in their sum.
     return replace(problem, hint=_too_few_engines(shown, client.config.dp_size))
 
 

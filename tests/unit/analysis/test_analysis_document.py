@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.doubles.fake_service import service_config
 from tests.doubles.metric_texts import engine, vllm_text
 
 from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, analyze_run, explain_unusable
@@ -15,7 +16,7 @@ from ais_bench_prefix_cache.analysis.run_facts import RunFacts
 from ais_bench_prefix_cache.analysis.seen_request import SeenRequest
 from ais_bench_prefix_cache.foundation.errors import SnapshotError
 from ais_bench_prefix_cache.reporting.summary_table import render_summary_table
-from ais_bench_prefix_cache.scenario.model import ServiceConfig, ValidationConfig
+from ais_bench_prefix_cache.scenario.model import ValidationConfig
 
 MANIFEST: dict[str, Any] = {
     "prefix_cache": {"mode": "warmup"},
@@ -52,7 +53,7 @@ PREPARED: dict[str, Any] = {
     "content_sha256": "0" * 64,
 }
 COLUMNS = RequestColumns(["group-0"] * 10, [-1] * 10, [-1] * 10, [100] * 10, [0] + [64] * 9)
-SERVICE = ServiceConfig((), (), (), "m", 1, False, {}, 30.0, 5.0)
+SERVICE = service_config(dp_size=1)
 EMPTY = vllm_text(engine(0, 0, kv_cache_usage_perc=0.0))
 
 
@@ -115,7 +116,7 @@ def test_the_snapshots_are_kept_with_names_numbers_and_raw_text() -> None:
 def test_raw_texts_of_several_ports_are_a_list() -> None:
     one, two = vllm_text(engine(0, 0)), vllm_text(engine(0, 0), labels=("1",))
     late = vllm_text(engine(1000, 576)), two
-    service = ServiceConfig((), (), (), "m", 2, False, {}, 30.0, 5.0)
+    service = service_config(dp_size=2)
     document = analyzed(0, 0, baseline=texts(one, two), after=texts(*late), service=service)
     assert document["runtime"]["metrics_baseline"]["raw_prometheus"] == [one, two]
     assert document["runtime"]["metrics_after"]["raw_prometheus"] == list(late)
@@ -170,7 +171,7 @@ def test_a_run_hands_in_its_runtime_and_analyze_keeps_it() -> None:
 
 
 def test_the_map_that_probes_proved_is_used_offline() -> None:
-    service = ServiceConfig((), (), (), "m", 2, False, {}, 30.0, 5.0)
+    service = service_config(dp_size=2)
     labels = ("left", "right")
     run = {"runtime": {"facts": {"engine_label_map": {"left": 1, "right": 0}}}}
     document = analyzed(
@@ -219,7 +220,7 @@ def test_the_table_before_and_after() -> None:
 │ Theory-target deviation      │ 2.40 pp      │
 ╘══════════════════════════════╧══════════════╛"""
     )
-    service = ServiceConfig((), (), (), "m", 2, False, {}, 30.0, 5.0)
+    service = service_config(dp_size=2)
     seen = [SeenRequest(i, "reported", cached_tokens=c) for i, c in enumerate([0] + [64] * 8 + [48])]
     document = analyzed(
         0,

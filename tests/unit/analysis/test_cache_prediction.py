@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.doubles.fake_service import service_config
 from tests.doubles.metric_texts import engine, vllm_text
 from tests.doubles.radix_requests import run_alone
 
@@ -15,7 +16,7 @@ from ais_bench_prefix_cache.analysis.analysis_document import SnapshotTexts, ana
 from ais_bench_prefix_cache.analysis.cache_prediction import predict_hits
 from ais_bench_prefix_cache.analysis.planned_traffic import RequestColumns
 from ais_bench_prefix_cache.kvcache.radix_cache import RadixCache
-from ais_bench_prefix_cache.scenario.model import ServiceConfig, ValidationConfig
+from ais_bench_prefix_cache.scenario.model import ValidationConfig
 
 # Eight prompts of 8 blocks, sent twice through 39 usable blocks: the second pass hits nothing (seen on a real vLLM).
 TWICE = RequestColumns(
@@ -98,7 +99,7 @@ def test_analyze_names_the_reachable_rate() -> None:
             previous_analysis=previous,
             baseline=SnapshotTexts((vllm_text(engine(0, 0), config=config),), ("b",)),
             after=SnapshotTexts((vllm_text(engine(4112, hits), config=config),), ("a",)),
-            service=ServiceConfig((), (), (), "m", 1, False, {}, 30.0, 5.0),
+            service=service_config(dp_size=1),
             validation=ValidationConfig(1.0, 5.0),
             status="analyzed",
             columns=TWICE,

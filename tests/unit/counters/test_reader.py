@@ -154,6 +154,40 @@ def test_the_first_shard_of_an_engine_counts_for_all() -> None:
     assert counted(read(text)) == {None: (1000, 0)}
 
 
+def test_with_dp_attention_each_rank_has_shards_of_its_own() -> None:
+    """Two ranks of two shards, of which every one writes: the first of each rank counts for it."""
+    text = "".join(
+        f'sglang:prefill_effective_tokens_total{{dp_rank="{shard // 2}",tp_rank="{shard}",mode="input"}} {tokens}\n'
+        for shard, tokens in enumerate((100, 100, 7, 7))
+    )
+    assert counted(read(text, ranks=2)) == {"0": (100, 0), "1": (7, 0)}
+
+
+def test_sglang_s_priorities_are_of_one_engine() -> None:
+    """``--enable-priority-scheduling`` counts by priority; the empty one is where a series begins."""
+    text = "".join(f'sglang:prompt_tokens_total{{priority="{p}"}} {n}\n' for p, n in (("", 0), ("1", 40), ("2", 2)))
+    assert counted(read(text)) == {None: (42, 0)}
+
+
+@pytest.mark.parametrize("label", ["worker_type", "llm_d_ai_role", "pod"])
+def test_labels_of_any_name_tell_the_sides_where_all_their_values_name_one(label: str) -> None:
+    both = vllm((f'{label}="x-prefill-0"', 100, 60), (f'{label}="x-decode-0"', 100, 0), (f'{label}="x-decode-1"', 9, 0))
+    text = read(both)
+    assert counted(text) == {None: (100, 60)}
+    assert text.roles == ("x-prefill-0", "x-decode-0", "x-decode-1")
+    # Two prefill workers are two engines; a third value beside them tells no side.
+    two = read(both + vllm((f'{label}="x-prefill-1"', 5, 1)))
+    assert counted(two) == {f"{label}=x-prefill-0": (100, 60), f"{label}=x-prefill-1": (5, 1)}
+    assert two.roles[0] == "x-prefill-0 and x-prefill-1"
+    assert len(read(both + vllm((f'{label}="x"', 5, 1))).engines) == 4
+
+
+def test_counters_under_a_second_prefix_are_named_and_not_read() -> None:
+    text = read(vllm(('a="b"', 100, 60)) + vllm(('a="b"', 7, 3)).replace("vllm:", "ray_vllm_"))
+    assert counted(text) == {None: (100, 60)}
+    assert text.notes == ("the counters whose names begin with vllm: are read, not those that begin with ray_vllm_",)
+
+
 FRESH = 'sglang:num_running_reqs{dp_rank="0",model_name="m"} 0\nsglang:num_running_reqs{dp_rank="1",model_name="m"} 0\n'
 COUNTED = FRESH + "".join(
     f'sglang:prefill_effective_tokens_total{{dp_rank="{rank}",mode="{mode}",model_name="m"}} {tokens}\n'

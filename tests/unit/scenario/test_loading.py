@@ -383,10 +383,21 @@ def test_damaged_thresholds_are_an_artifact_error() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["scenario.example", "cold_input_len_asc", "zipf_groups_with_overrides", "csv_lengths", "images_single_1080p"],
+    [
+        "scenario.example",
+        "cold_input_len_asc",
+        "conversation_agent",
+        "conversation_chat",
+        "conversation_code_completion",
+        "conversation_retrieval",
+        "zipf_groups_with_overrides",
+        "csv_lengths",
+        "images_single_1080p",
+    ],
 )
 def test_each_example_loads(project_root: Path, name: str) -> None:
-    mode: ScenarioRules = "images" if name.startswith("images") else "prefixes"
+    modes: dict[str, ScenarioRules] = {"images": "images", "conversation": "conversations"}
+    mode = modes.get(name.partition("_")[0], "prefixes")
     path = project_root / "config_examples" / f"{name}.json"
     assert load_scenario(path, rules=mode, environment={}).schema_version == "1.0"
 
@@ -394,6 +405,10 @@ def test_each_example_loads(project_root: Path, name: str) -> None:
 def test_every_example_is_tried(project_root: Path) -> None:
     assert sorted(path.stem for path in (project_root / "config_examples").glob("*.json")) == [
         "cold_input_len_asc",
+        "conversation_agent",
+        "conversation_chat",
+        "conversation_code_completion",
+        "conversation_retrieval",
         "csv_lengths",
         "images_single_1080p",
         "scenario.example",
@@ -464,6 +479,47 @@ def test_conversations_have_a_section_of_their_own(tmp_path: Path) -> None:
             "conversation.turns.max: max 2 is less than min 3 (allowed: 3 or more)",
         ),
         ({"answers": "made up"}, "conversation.answers: "),
+        (
+            {"form": "text"},
+            "conversation.answers: text that was generated is encoded otherwise when it comes back, so that no hits "
+            'are known (allowed: "scripted"; or form "token_ids", or "chat", which measures the loss)',
+        ),
+        (
+            {"form": "chat"},
+            'service.inference_url: form "chat" is sent to chat completions (allowed: a URL that ends with '
+            '"/v1/chat/completions")',
+        ),
+        ({"routing": "random"}, "conversation.routing: "),
+        ({"target_hit_rate": 0}, "conversation.target_hit_rate: "),
+        (
+            # Two of three turns follow, one of them a tool's result; two branches of one turn, tools' results as well.
+            {
+                "count": 1,
+                "turns": {"mode": "fixed", "value": 3},
+                "tool_results": {"length": {"mode": "explicit", "values": [1, 2]}},
+                "branches": {"after_turn": 1, "count": 2},
+            },
+            "conversation.tool_results.length.values: 2 lengths are listed, but the number of tool results is 3 "
+            "(allowed: exactly 3)",
+        ),
+        (
+            {
+                "count": 3,
+                "turns": {"mode": "explicit", "values": [1, 2, 3]},
+                "branches": {"after_turn": 2, "count": 4, "turns": {"mode": "explicit", "values": [1] * 9}},
+            },
+            "conversation.branches.turns.values: 9 lengths are listed, but the number of branches is 8 "
+            "(allowed: exactly 8)",
+        ),
+        (
+            {
+                "branches": {"turns": {"mode": "uniform", "min": 1, "max": 2}},
+                "think_time_ms": {"mode": "explicit", "values": [1]},
+            },
+            "conversation.think_time_ms: lengths are listed although the numbers of turns are drawn, so that nobody "
+            "knows how many there are (allowed: fixed, uniform or truncated_normal; or turns that are fixed, explicit "
+            "or csv)",
+        ),
     ],
 )
 def test_sections_of_conversations_that_are_refused(tmp_path: Path, section: Any, message: str) -> None:
@@ -472,3 +528,27 @@ def test_sections_of_conversations_that_are_refused(tmp_path: Path, section: Any
     (problem,) = caught.value.problems
     said = str(problem).removeprefix("scenario.json: ")
     assert said.startswith(message) if section is not None else "--mode conversation needs it" in said
+
+
+def test_what_is_sent_once_more_has_no_lengths_of_its_own(tmp_path: Path) -> None:
+    section = {
+        "count": 2,
+        "turns": {"mode": "fixed", "value": 2},
+        "branches": {"count": 3, "message": "same"},
+        "message_length": {"mode": "explicit", "values": [7, 8]},
+        "answer_length": {"mode": "explicit", "values": [1, 2, 3, 4]},
+    }
+    loaded = load(tmp_path, {"conversation": section}, rules="conversations").conversation
+    assert loaded is not None and loaded.branches is not None
+    assert (loaded.branches.after_turn, loaded.branches.count, loaded.branches.message) == (1, 3, "same")
+
+
+def test_free_routing_needs_someone_else_who_chooses(tmp_path: Path) -> None:
+    urls = [f"http://127.0.0.1:{port}/v1/completions" for port in (8000, 8001)]
+    document: dict[str, Any] = {"conversation": {"routing": "free"}, "service": {"dp_size": 2, "inference_url": urls}}
+    with pytest.raises(
+        ScenarioError, match=r"conversation.routing: with 2 URLs .* \(allowed: sticky or round_robin; or"
+    ):
+        load(tmp_path, document, rules="conversations")
+    document["service"]["router_url"] = urls[0]
+    load(tmp_path, document, rules="conversations")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -19,8 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ais_bench_prefix_cache.server import application, bodies
+from ais_bench_prefix_cache.server.bodies import BodyWorkers
 from ais_bench_prefix_cache.server.configuration import ImitatedServer, ServerConfiguration
-from ais_bench_prefix_cache.server.protocol import MAX_CHOICES
+from ais_bench_prefix_cache.server.protocol import MAX_CHOICES, ApiError
 from ais_bench_prefix_cache.server.running import running_server
 
 PATHS = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
@@ -203,6 +205,25 @@ def test_a_client_that_leaves_within_its_body_is_no_fault(
         connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n{")
     assert client.get("/health").status_code == 200
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_large_bodies_do_not_wait_for_the_largest_and_too_many_are_refused() -> None:
+    async def scene() -> None:
+        workers, go = BodyWorkers(), threading.Event()
+        waiting = [asyncio.ensure_future(workers.work(5_000_000, go.wait)) for _ in range(8)]
+        await asyncio.sleep(0)
+        assert await workers.work(10, lambda: "small") == "small"
+        assert await asyncio.wait_for(workers.work(300_000, lambda: "large"), 10) == "large"
+        with pytest.raises(ApiError) as refused:
+            await workers.work(16_000_000, lambda: "one too many")
+        assert refused.value.status == 503
+        waiting[1].cancel()
+        go.set()
+        assert await asyncio.gather(*waiting, return_exceptions=True) != []
+        assert await asyncio.wait_for(workers.work(5_000_000, lambda: "again"), 10) == "again"
+        workers.stop()
+
+    asyncio.run(scene())
 
 
 def test_small_requests_are_answered_while_a_large_one_is_encoded(client: httpx.Client) -> None:

@@ -187,9 +187,8 @@ def test_a_server_that_counts_for_all_its_ranks_together_is_noted() -> None:
     )
 
 
-def test_ranks_behind_several_urls_are_reached_by_url_and_header() -> None:
-    """Hybrid load balancing: two servers of two ranks each, and each counts its own two engines as 0 and 1."""
-    servers = {8000: FakeService(), 8001: FakeService()}
+def probe_hybrid(servers: dict[int, FakeService]) -> ProbedRanks:
+    """Hybrid load balancing: servers by port, each with ranks of its own that it counts from 0."""
 
     def answer(request: httpx.Request) -> httpx.Response:
         return servers[request.url.port or 80].handle(request)
@@ -212,7 +211,27 @@ def test_ranks_behind_several_urls_are_reached_by_url_and_header() -> None:
 
     clock = Clock()
     client = ServiceClient(config, transport=httpx.MockTransport(answer))
-    probed = probe_ranks(client, CounterReader(client, read, clock=clock, sleep=clock.sleep), block_size=16)
+    return probe_ranks(client, CounterReader(client, read, clock=clock, sleep=clock.sleep), block_size=16)
+
+
+def test_a_url_with_fewer_ranks_than_the_others_is_asked_for_a_rank_of_its_own() -> None:
+    def out_of_range(request: httpx.Request) -> httpx.Response | None:
+        return httpx.Response(400, text="out of range") if request.headers.get(RANK_HEADER) == "1" else None
+
+    with pytest.raises(ServiceError) as caught:
+        probe_hybrid({8000: FakeService(dp_size=3), 8001: FakeService(dp_size=1, override=out_of_range)})
+    (problem,) = caught.value.problems
+    assert problem.where == "http://service.test:8001/v1/completions"
+    assert problem.message.startswith("rank 3: answered 400")
+    assert problem.hint == (
+        "service.dp_size 4 over 2 URLs is 2 ranks behind each; this one was asked for its rank 1. Does every URL have "
+        "as many, and is the engine alive? Look at the server's log."
+    )
+
+
+def test_ranks_behind_several_urls_are_reached_by_url_and_header() -> None:
+    servers = {8000: FakeService(), 8001: FakeService()}
+    probed = probe_hybrid(servers)
     assert probed.rank_of_engine == {
         EngineId(0, "0"): 0,
         EngineId(0, "1"): 1,

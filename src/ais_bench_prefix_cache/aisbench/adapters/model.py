@@ -161,7 +161,19 @@ class PrefixCacheCompletionsAPI(ObservedModel, VLLMCustomAPI):  # type: ignore[m
         return {**body, "prompt": prompt}
 
 
-class ImageChatAPI(ObservedModel, VLLMCustomAPIChat):  # type: ignore[misc]
+class ChatAPI(ObservedModel, VLLMCustomAPIChat):  # type: ignore[misc]
+    """``/v1/chat/completions``."""
+
+    @staticmethod
+    def _brings_token(chunk: dict[str, Any]) -> bool:
+        """A stream opens with the role alone; a token without visible text has no role."""
+        return any(
+            "role" not in (delta := choice.get("delta") or {}) or bool(delta.get("content"))
+            for choice in chunk.get("choices") or ()
+        )
+
+
+class ImageChatAPI(ChatAPI):
     """``/v1/chat/completions``: messages whose images are references until they are sent.
 
     ``manifest_path`` names the manifest that holds the images; only the body on the wire has the data URLs.
@@ -174,14 +186,6 @@ class ImageChatAPI(ObservedModel, VLLMCustomAPIChat):  # type: ignore[misc]
 
     def on_the_wire(self, body: dict[str, Any], prompt: Any) -> dict[str, Any]:
         return {**body, "messages": messages_with_images(prompt, self._image_urls)}
-
-    @staticmethod
-    def _brings_token(chunk: dict[str, Any]) -> bool:
-        """A stream opens with the role alone; a token without visible text has no role."""
-        return any(
-            "role" not in (delta := choice.get("delta") or {}) or bool(delta.get("content"))
-            for choice in chunk.get("choices") or ()
-        )
 
 
 class _WatchedSession:

@@ -22,10 +22,11 @@ class AnswerError(RuntimeError):
 class RequestObservation:
     """One request: what is sent where and for how long, whom to tell, and what the server said.
 
-    ``prompt`` is a text, messages for a chat, or token ids, where ``token_ids`` are those of the answer; ``time_limit``
-    is in seconds, None for none. ``events`` counts the parts of the answer that brought text. Moments are those of
-    :func:`time.perf_counter`, which is one clock for all processes of a machine; ``time_points`` are AISBench's own:
-    when the last attempt was sent, and when each part of its answer came.
+    ``prompt`` is a text, messages for a chat, or token ids, where ``token_ids`` are those of the answer; ``text`` is
+    the answer's, of conversations alone. ``time_limit`` is in seconds, None for none. ``events`` counts the parts of
+    the answer that brought text. Moments are those of :func:`time.perf_counter`, which is one clock for all processes
+    of a machine; ``time_points`` are AISBench's own: when the last attempt was sent, and when each part of its answer
+    came.
     """
 
     sequence_index: int
@@ -41,6 +42,7 @@ class RequestObservation:
     error: str | None = None
     usage: Mapping[str, Any] | None = None
     token_ids: list[int] = field(default_factory=list)
+    text: str = ""
     sent: float | None = None
     first_token: float | None = None
     finished: float | None = None
@@ -86,6 +88,14 @@ class RequestObservation:
         if not self.token_ids:
             raise AnswerError(f"{answer} has no token ids: the server does not know return_token_ids")
         raise AnswerError(f"{answer} has {len(self.token_ids)} token ids, not the {self.max_tokens} that are planned")
+
+    def check_length(self) -> None:
+        """Raises AnswerError where the server does not say that the answer has as many tokens as were asked for."""
+        tokens = (self.usage or {}).get("completion_tokens")
+        if tokens != self.max_tokens:
+            said = "says not how many tokens it has" if tokens is None else f"has {tokens} tokens"
+            answer = f"the answer to request {self.sequence_index} {said}"
+            raise AnswerError(f"{answer}, not the {self.max_tokens} that are planned")
 
     def end(self, *, success: bool, error: str | None) -> None:
         self.finished = self._clock()

@@ -66,8 +66,7 @@ def _told_block_size(evidence: Evidence) -> Finding | None:
         return None
     size = next(iter(told.values()))
     multiple = size > ours and size % ours == 0
-    measured = evidence.facts.probed_block_size == ours or _seen_in_our_blocks(evidence)
-    likely = evidence.fits_blocks_of(size) and not measured
+    likely = evidence.fits_blocks_of(size) and not _measured_in_our_blocks(evidence)
     return Finding(
         Code.SERVER_BLOCK_SIZE_MULTIPLE if multiple else Code.WRONG_BLOCK_SIZE,
         "error" if likely else "note",
@@ -83,9 +82,11 @@ def _told_block_size(evidence: Evidence) -> Finding | None:
     )
 
 
-def _seen_in_our_blocks(evidence: Evidence) -> bool:
-    requests = evidence.requests
-    return requests is not None and requests.seen_values >= 2 and requests.seen_step == evidence.planned.block_size
+def _measured_in_our_blocks(evidence: Evidence) -> bool:
+    """Whether probes or responses show that the server caches in blocks of our size."""
+    requests, ours = evidence.requests, evidence.planned.block_size
+    seen = requests is not None and requests.seen_values >= 2 and requests.seen_step == ours
+    return seen or evidence.facts.probed_block_size == ours
 
 
 def _spread_blocks(evidence: Evidence) -> Finding | None:
@@ -93,7 +94,7 @@ def _spread_blocks(evidence: Evidence) -> Finding | None:
     if not steps or _told_block_sizes(evidence) or evidence.delta is None or evidence.as_planned:
         return None
     step, ours = next(iter(steps.values())), evidence.planned.block_size
-    likely = evidence.fits_blocks_of(step) and not _seen_in_our_blocks(evidence)
+    likely = evidence.fits_blocks_of(step) and not _measured_in_our_blocks(evidence)
     return Finding(
         Code.SERVER_BLOCK_SIZE_MULTIPLE,
         "error" if likely else "note",
@@ -115,7 +116,8 @@ def _seen_block_size(evidence: Evidence) -> Finding | None:
     step = requests.seen_step
     numbers = {"tokenizer.block_size": ours, "hit_step_tokens": step, "different_values": requests.seen_values}
     # Larger blocks take each hit down to a whole one; a step that hits have in common by chance explains no loss.
-    if step > ours and step % ours == 0 and not requests.beside_step and requests.seen_hits < requests.expected_hits:
+    explains = not requests.beside_step and not _measured_in_our_blocks(evidence)
+    if step > ours and step % ours == 0 and explains and requests.seen_hits < requests.expected_hits:
         return Finding(
             Code.SERVER_BLOCK_SIZE_MULTIPLE,
             "error",
@@ -223,7 +225,9 @@ def _speculative(evidence: Evidence) -> Finding | None:
     """EAGLE and MTP drop the last matched block: shown by the probes, or by the responses; a sum only fits."""
     with_hits, block_size = evidence.planned.requests_with_hits, evidence.planned.block_size
     requests, dropped = evidence.requests, evidence.facts.dropped_blocks
-    if _told_block_sizes(evidence):
+    # Where the probes hit all that they should, nothing drops the last block.
+    probed_whole = evidence.facts.probed_block_size is not None and not dropped
+    if _told_block_sizes(evidence) or probed_whole:
         return None
     drafts = evidence.total(lambda counted: counted.speculative_drafts)
     by_sum = bool(with_hits) and evidence.hits_short == (with_hits or 0) * block_size and not evidence.excess_queries
@@ -289,7 +293,39 @@ def _external_tier(evidence: Evidence) -> Finding | None:
     )
 
 
+def history_reencoded(evidence: Evidence) -> Finding | None:
+    """Messages that come back as other tokens than the server had computed."""
+    history = evidence.facts.history
+    if history is None or history.first is None:
+        return None
+    first = history.first
+    ends, before = first["differs_before"] - 1, first["prompt_tokens_before"]
+    if ends < before:
+        part = "within what was sent before: the template writes a history otherwise than a last message"
+    elif first["differs_from"] >= before:
+        part = "within the answer: its text is encoded otherwise than it was generated"
+    else:
+        part = "about where the answer begins"
+    return Finding(
+        Code.HISTORY_REENCODED,
+        "warning",
+        f"{history.lost_turns} of {history.turns} turns that continue others hit {history.lost_tokens} tokens fewer "
+        "than the server had computed of their histories, which were sent as messages; the first is request "
+        f"{first['sequence_index']}, turn {first['turn']}, whose history differs between tokens "
+        f"{first['differs_from']} and {ends} of {first['history_tokens']}, {part}",
+        {
+            "turns": history.turns,
+            "lost_turns": history.lost_turns,
+            "lost_tokens": history.lost_tokens,
+            **first,
+        },
+        'Send token ids (conversation.form "token_ids") to see what the server hits without this loss; use a chat '
+        "template that renders a finished turn as it was generated.",
+    )
+
+
 RULES: tuple[Rule, ...] = (
+    history_reencoded,
     _told_block_size,
     _spread_blocks,
     _seen_block_size,

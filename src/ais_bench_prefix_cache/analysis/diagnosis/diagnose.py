@@ -13,10 +13,18 @@ _NOT_EXPLAINING = frozenset(
 """Findings that may stand beside a shortfall of hits without being its reason."""
 
 
+def _lost_in_histories(evidence: Evidence) -> bool:
+    """Whether all hits that are missing are missing in histories that were sent as messages."""
+    history = evidence.facts.history
+    return history is not None and 0 < evidence.hits_short <= history.lost_tokens
+
+
 def diagnose(evidence: Evidence) -> list[Finding]:
     """Every finding that the evidence supports, the gravest first; none without evidence."""
     findings = list(server.unusable_snapshots(evidence))
-    for rule in (*traffic.RULES, *cache.RULES, *server.RULES):
+    # What a chat loses by its histories would look like a cache that forgets, or one of larger blocks.
+    of_cache = (cache.history_reencoded,) if _lost_in_histories(evidence) else cache.RULES
+    for rule in (*traffic.RULES, *of_cache, *server.RULES):
         finding = rule(evidence)
         if finding is not None:
             findings.append(finding)

@@ -81,6 +81,8 @@ class Evidence:
         with_hits = self.planned.requests_with_hits
         if self.delta is None or self.hits_short <= 0 or self.delta.hits % size:
             return False
+        if self.planned.block_size % size == 0:
+            return False  # Parts of our blocks hit all that ours do.
         return with_hits is None or self.hits_short < size * with_hits
 
     @property

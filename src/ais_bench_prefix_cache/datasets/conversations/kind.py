@@ -44,9 +44,10 @@ from ais_bench_prefix_cache.datasets.format.rows import ANSWER, Free, FreeText, 
 from ais_bench_prefix_cache.datasets.format.targets import deviation_warnings
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.foundation.codes import Code
-from ais_bench_prefix_cache.foundation.errors import ScenarioError
-from ais_bench_prefix_cache.foundation.findings import Findings
+from ais_bench_prefix_cache.foundation.errors import GenerationError, ScenarioError
+from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.foundation.names import NO_RANK, group_name, group_number, verdict
+from ais_bench_prefix_cache.foundation.telling import ProgressBar, no_bar
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
@@ -57,6 +58,9 @@ from ais_bench_prefix_cache.scenario.model import Scenario
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.conversations.pieces import Piece, PieceOrder
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
+
+
+_TEXT_HINT = 'Use conversation.form "token_ids".'
 
 
 def _is_token(value: object) -> bool:
@@ -76,8 +80,8 @@ class ConversationRow(Row):
     whose first token must have come before, both null where there is none. ``dp_rank`` is null where it is not planned.
     ``token_ids`` are those of ``system_prompt`` (first turns only) and ``question``. ``shared_prefix_tokens`` is how
     many tokens of its prompt its rank knows. ``answer`` and ``answer_token_ids`` are what later turns have for this
-    turn's answer, ``spare_token_id`` what stands in place of its first token where the server's begins alike; without
-    a script ``"none"``, ``[]`` and null.
+    turn's answer, ``spare_token_id``, the word ``spare``, what stands in place of its first token where the server's
+    begins alike; without a script ``"none"``, ``[]``, null and ``""``.
     """
 
     request_id: str
@@ -104,13 +108,15 @@ class ConversationRow(Row):
     answer: FreeText
     answer_token_ids: Annotated[list[int], _TOKENS]
     spare_token_id: Annotated[int | None, _SPARE]
+    spare: FreeText
 
 
 class ConversationLedger(Ledger):
     """Everything but texts and tokens follows from the plan."""
 
     def __init__(self, scenario: Scenario, plan: ConversationPlan) -> None:
-        self._scenario = scenario
+        assert scenario.conversation is not None
+        self._scenario, self._form = scenario, scenario.conversation.form
         self.plan = plan
         self.count = len(plan.turns)
         self._system_prompts: dict[int, tuple[str, list[int]]] = {}
@@ -127,6 +133,7 @@ class ConversationLedger(Ledger):
             answer=row["answer"] if self.plan.scripted else ANSWER,
             answer_token_ids=row["answer_token_ids"],
             spare_token_id=row["spare_token_id"],
+            spare=row["spare"],
         )
 
     def add(self, index: int, row: JsonRow, where: str, findings: Findings) -> None:
@@ -141,6 +148,9 @@ class ConversationLedger(Ledger):
         if (spare is None) == self.plan.scripted or (answer and spare == answer[0]):
             allowed = "a token that the answer does not begin with" if self.plan.scripted else "null"
             findings.add(Code.WRONG_VALUE, f"{where}: spare_token_id", f"it says {spare}", allowed=allowed)
+        if bool(row["spare"]) != self.plan.scripted:
+            allowed = "the word of spare_token_id" if self.plan.scripted else "an empty text"
+            findings.add(Code.WRONG_VALUE, f"{where}: spare", f"it says {shown(row['spare'])}", allowed=allowed)
         self._add_beginning(planned, row, where, findings)
 
     def _add_beginning(self, planned: PlannedTurn, row: JsonRow, where: str, findings: Findings) -> None:
@@ -186,6 +196,7 @@ class ConversationLedger(Ledger):
                 "count": plan.conversations,
                 "turn_summary": length_summary(np.asarray([requests for requests, _ in turns.values()])),
                 "answers": "scripted" if plan.scripted else "generated",
+                "form": self._form,
                 "branches": len(branches),
             },
             "groups": {
@@ -261,6 +272,7 @@ def planned_row(
     answer: str,
     answer_token_ids: list[int],
     spare_token_id: int | None,
+    spare: str,
 ) -> ConversationRow:
     """The row of one turn with its texts and tokens."""
     return ConversationRow(
@@ -288,6 +300,7 @@ def planned_row(
         answer=answer,
         answer_token_ids=answer_token_ids,
         spare_token_id=spare_token_id,
+        spare=spare,
     )
 
 
@@ -328,15 +341,17 @@ def _column(plan: ConversationPlan, value: Callable[[PlannedTurn], int]) -> Any:
 class ConversationDeepCheck(DeepCheck):
     """Every piece's tokens, and the hits of every prompt in a replay that knows nothing of the plan.
 
+    Prompts that are sent as texts are encoded as a whole, as the server does.
     What a server would answer is invented: in a scripted conversation an answer that is the script's but for its first
     token, else tokens that no vocabulary has.
     """
 
-    special_tokens = False
-
     def __init__(self, paths: RunPaths, manifest: Mapping[str, Any], findings: Findings) -> None:
         self._full = paths.full
         self._findings = findings
+        self._is_text = manifest["conversations"]["form"] == "text"
+        self.special_tokens = self._is_text
+        self._texts: dict[int, str] = {}
         self._replay = SequentialReplay(block_size=manifest["tokenizer"]["block_size"], ranks=manifest["dp"]["size"])
         self._ranks = manifest["dp"]["size"]
         self._system_prompt: Sequence[int] = ()
@@ -347,6 +362,9 @@ class ConversationDeepCheck(DeepCheck):
 
     def texts(self) -> Iterator[tuple[str, Callable[[Sequence[int]], None]]]:
         for row in read_rows(self._full):
+            if self._is_text:
+                yield self._whole_text(row), partial(self._judge_whole, row)
+                continue
             if row["system_prompt"]:
                 yield row["system_prompt"], self._begin
             yield row["question"], partial(self._judge, row)
@@ -356,9 +374,25 @@ class ConversationDeepCheck(DeepCheck):
     def _begin(self, token_ids: Sequence[int]) -> None:
         self._system_prompt = token_ids
 
+    def _whole_text(self, row: JsonRow) -> str:
+        if row["continues"] is None:
+            self._texts.clear()
+        text = " ".join(filter(None, (self._texts.get(row["continues"]), row["system_prompt"], row["question"])))
+        self._texts[row["sequence_index"]] = f"{text} {row['answer']}"
+        return text
+
+    def _judge_whole(self, row: JsonRow, token_ids: Sequence[int]) -> None:
+        before = [] if row["continues"] is None else self._histories.get(row["continues"], [])
+        same = list(token_ids[: len(before)]) == before
+        self._compare(row, "token_ids", "encoding its prompt", list(token_ids[len(before) :]) if same else [])
+        self._replay_turn(row)
+
     def _judge(self, row: JsonRow, token_ids: Sequence[int]) -> None:
         self._compare(row, "token_ids", "encoding its texts", [*self._system_prompt, *token_ids])
         self._system_prompt = ()
+        self._replay_turn(row)
+
+    def _replay_turn(self, row: JsonRow) -> None:
         if row["continues"] is None:
             self._histories.clear()
             # Where no rank is planned, theory is that of conversations that go to the ranks in turn and stay there.
@@ -410,7 +444,7 @@ class ConversationKind(DataSetKind):
     def row_files(self, paths: RunPaths, manifest: Mapping[str, Any]) -> dict[str, Path]:
         return {"full": paths.full}
 
-    def inspect(self, scenario: Scenario) -> Inspection:
+    def inspect(self, scenario: Scenario, bar: ProgressBar = no_bar) -> Inspection:
         plan = plan_conversations(scenario)
         sections = ConversationLedger(scenario, plan).sections({})
         summary = {
@@ -479,7 +513,12 @@ def _content(scenario: Scenario, plan: ConversationPlan, sources: Sources, *, ch
         labels=("conversations", "corpus"),
         where="scenario: corpus.selection",
     )
-    orders = list(_orders(plan))
+    assert scenario.conversation is not None
+    before: Sequence[int] = ()
+    is_text = scenario.conversation.form == "text"
+    if is_text:
+        before = _special_tokens_before(sources.tokenizer, plan)
+    orders = list(_orders(plan, is_text=is_text, before=len(before)))
     builder = PieceBuilder(
         sources.tokenizer,
         sources.corpus,
@@ -492,23 +531,53 @@ def _content(scenario: Scenario, plan: ConversationPlan, sources: Sources, *, ch
     )
     count = len(plan.turns)
     note = f"{count} turns of {plan.conversations} conversations"
-    return Content(_rows(plan, builder.build(iter(orders))), count, ConversationLedger(scenario, plan), (note,))
+    rows = _rows(plan, builder.build(iter(orders)), before)
+    return Content(rows, count, ConversationLedger(scenario, plan), (note,))
 
 
-def _orders(plan: ConversationPlan) -> Iterator[PieceOrder]:
-    """All pieces: the system prompts, then the message and, with a script, the answer of each turn."""
+def _special_tokens_before(tokenizer: PromptTokenizer, plan: ConversationPlan) -> Sequence[int]:
+    """What the server puts before every text; it belongs to the planned lengths.
+
+    Raises:
+        GenerationError: it puts something after every text, too, or words do not provably stand alone.
+    """
+    if not tokenizer.join_proof.proven:
+        reason = tokenizer.join_proof.reason
+        message = f"words are not encoded one by one, so that histories of texts are not exact ({reason})"
+        raise GenerationError.of(Code.PROMPTS_NOT_EXACT, "scenario: tokenizer.path", message, hint=_TEXT_HINT)
+    before, shortest = tokenizer.prefix_ids, min(plan.system_prompt_tokens)
+    first = min(each.new_tokens for each in plan.turns if not each.turn)
+    if tokenizer.suffix_ids:
+        message = "the tokenizer puts a special token after every text, which is no longer there when a history goes on"
+        raise GenerationError.of(Code.TOKENIZER_SPECIAL_TOKENS, "scenario: tokenizer.path", message, hint=_TEXT_HINT)
+    if before and (len(before) >= (shortest or first) or (not shortest and len(before) >= plan.block_size)):
+        message = f"the server puts {len(before)} special token(s) before every text, and there is no room for them"
+        hint = "Use system prompts or longer first messages, or a larger tokenizer.block_size."
+        raise GenerationError.of(Code.TOKENIZER_SPECIAL_TOKENS, "scenario: conversation", message, hint=hint)
+    return before
+
+
+def _orders(plan: ConversationPlan, *, is_text: bool, before: int) -> Iterator[PieceOrder]:
+    """All pieces: the system prompts, then the message and, with a script, the answer of each turn.
+
+    ``before`` special tokens stand before the first piece of a prompt that ``is_text``.
+    """
     from ais_bench_prefix_cache.datasets.conversations.pieces import PieceOrder
 
     groups = [tokens for tokens in plan.system_prompt_tokens if tokens]
     for group, tokens in enumerate(groups):
-        yield PieceOrder("system prompt", group, tokens, code=group)
+        yield PieceOrder("system prompt", group, tokens - before, code=group, position=before)
     for index, each in enumerate(plan.turns):
         code = None if each.turn else len(groups) + each.conversation
         position = each.input_tokens - each.message_tokens
+        begins = not each.turn and each.new_tokens == each.message_tokens
+        start = before if begins else 0
+        follows = is_text and not begins
         if each.repeats is None:
-            yield PieceOrder("message", index, each.message_tokens, code, position, _sibling(plan, each))
+            sibling = _sibling(plan, each)
+            yield PieceOrder("message", index, each.message_tokens - start, code, position + start, sibling, follows)
         if plan.scripted:
-            yield PieceOrder("answer", index, each.answer_tokens)
+            yield PieceOrder("answer", index, each.answer_tokens, follows=is_text)
 
 
 def _sibling(plan: ConversationPlan, turn: PlannedTurn) -> int | None:
@@ -518,7 +587,7 @@ def _sibling(plan: ConversationPlan, turn: PlannedTurn) -> int | None:
     return turn.branch if turn.continues in plan.forks else None
 
 
-def _rows(plan: ConversationPlan, pieces: Iterator[Piece]) -> Iterator[ConversationRow]:
+def _rows(plan: ConversationPlan, pieces: Iterator[Piece], before: Sequence[int]) -> Iterator[ConversationRow]:
     system_prompts = [next(pieces) if tokens else None for tokens in plan.system_prompt_tokens]
     sent: dict[int, Piece] = {}
     for index, planned in enumerate(plan.turns):
@@ -532,8 +601,13 @@ def _rows(plan: ConversationPlan, pieces: Iterator[Piece]) -> Iterator[Conversat
             planned,
             system_prompt="" if system is None else system.text,
             question=message.text,
-            token_ids=[*(() if system is None else system.token_ids), *message.token_ids],
+            token_ids=[
+                *(() if planned.turn else before),
+                *(() if system is None else system.token_ids),
+                *message.token_ids,
+            ],
             answer=ANSWER if answer is None else answer.text,
             answer_token_ids=[] if answer is None else list(answer.token_ids),
             spare_token_id=None if answer is None else answer.spare_token_id,
+            spare="" if answer is None else answer.spare,
         )

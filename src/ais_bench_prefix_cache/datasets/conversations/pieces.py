@@ -30,7 +30,8 @@ PIECES_CHECKED_AT_ONCE = 256
 class PieceOrder:
     """A piece to be made: ``number`` tells it from others of its ``name``; with a ``code`` it differs from all others.
 
-    ``position`` is where it begins in its prompt. Pieces with different ``sibling`` begin with different tokens.
+    ``position`` is where it begins in its prompt. Pieces with different ``sibling`` begin with different tokens. What
+    ``follows`` another piece in one text stands behind a space.
     """
 
     name: str
@@ -39,15 +40,20 @@ class PieceOrder:
     code: int | None = None
     position: int = 0
     sibling: int | None = None
+    follows: bool = False
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A text and its tokens. ``spare_token_id`` may stand in place of its first token, and differs from it."""
+    """A text and its tokens. ``spare_token_id``, the word ``spare``, may stand in place of the first; it differs.
+
+    Neither of both words begins with the other, so that no text begins with both.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     spare_token_id: int
+    spare: str
 
 
 class PieceBuilder:
@@ -77,6 +83,8 @@ class PieceBuilder:
         self._check_each = check_each or not self._lexicon.proof.proven
         self._block_size, self._random_seed = block_size, random_seed
         self._first_words, self._first_ids = self._words_at_the_start()
+        middle = dict(zip(self._stream.code_words, self._stream.code_ids, strict=True))
+        self._first_ids_after_a_space = [middle[word] for word in self._first_words]
         self._code_length, self._capacity = 1, len(self._first_words)
         while self._capacity < codes:
             self._code_length, self._capacity = self._code_length + 1, self._capacity << self._stream.code_bits
@@ -91,11 +99,21 @@ class PieceBuilder:
         while part := list(islice(orders, PIECES_CHECKED_AT_ONCE)):
             pieces = [self._written(each, 0) for each in part]
             if self._check_each:
-                encoded = self._tokenizer.encode_plain_batch([piece.text for piece in pieces])
-                for place, (order, ids) in enumerate(zip(part, encoded, strict=True)):
-                    if tuple(ids) != pieces[place].token_ids:
+                for place, (order, ids) in enumerate(zip(part, self._encoded(part, pieces), strict=True)):
+                    if ids != pieces[place].token_ids:
                         pieces[place] = self._written_anew(order)
             yield from pieces
+
+    def _encoded(self, orders: Sequence[PieceOrder], pieces: Sequence[Piece]) -> list[tuple[int, ...]]:
+        """The tokens of each piece where it stands."""
+        anchor = self._lexicon.table.anchor
+        before = len(self._tokenizer.encode_plain_batch([anchor])[0])
+        texts = [
+            f"{anchor} {piece.text}" if order.follows else piece.text
+            for order, piece in zip(orders, pieces, strict=True)
+        ]
+        encoded = self._tokenizer.encode_plain_batch(texts)
+        return [tuple(ids[before if order.follows else 0 :]) for order, ids in zip(orders, encoded, strict=True)]
 
     def _written(self, order: PieceOrder, attempt: int) -> Piece:
         stream = self._stream
@@ -115,19 +133,30 @@ class PieceBuilder:
                     allowed=f"at most {len(self._first_words) - 1} branches with this tokenizer",
                 )
             first = (order.sibling + self._offset) % len(self._first_words)
-        words, ids = [self._first_words[first]], [self._first_ids[first]]
+        first_ids = self._first_ids_after_a_space if order.follows else self._first_ids
+        spare = self._spare(first)
+        words, ids = [self._first_words[first]], [first_ids[first]]
         for place in range(digits):
             digit = code >> (place * stream.code_bits) & stream.code_mask
             words.append(stream.code_words[digit])
             ids.append(stream.code_ids[digit])
         stream.append(words, ids, start % stream.starts, order.tokens - len(ids))
-        return Piece(" ".join(words), tuple(ids), self._first_ids[(first + 1) % len(self._first_ids)])
+        return Piece(" ".join(words), tuple(ids), first_ids[spare], self._first_words[spare])
+
+    def _spare(self, first: int) -> int:
+        """The number of the next word that does not begin with the first one, nor that with it."""
+        words = self._first_words
+        for step in range(1, len(words)):
+            spare = (first + step) % len(words)
+            if not words[spare].startswith(words[first]) and not words[first].startswith(words[spare]):
+                return spare
+        return (first + 1) % len(words)
 
     def _written_anew(self, order: PieceOrder) -> Piece:
         """From other places of the corpus, until one is encoded as its words are."""
         for attempt in range(1, MAX_ATTEMPTS):
             piece = self._written(order, attempt)
-            if tuple(self._tokenizer.encode_plain_batch([piece.text])[0]) == piece.token_ids:
+            if self._encoded([order], [piece]) == [piece.token_ids]:
                 return piece
         raise self._lexicon.not_exact(f"{order.name} {order.number} is not encoded as its words are")
 

@@ -6,15 +6,23 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import numpy as np
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError, Problem
+from ais_bench_prefix_cache.foundation.random_streams import RandomStream
+from ais_bench_prefix_cache.planning.lengths import sample_lengths
+from ais_bench_prefix_cache.planning.plan import Int64Column
 from ais_bench_prefix_cache.scenario.csv_lengths import OUTPUT_COLUMNS, read_csv_lengths
-from ais_bench_prefix_cache.scenario.model import LengthRange
-
-if TYPE_CHECKING:
-    from ais_bench_prefix_cache.planning.plan import Int64Column
+from ais_bench_prefix_cache.scenario.model import (
+    FixedLength,
+    LengthRange,
+    RangeLengths,
+    TruncatedNormalLength,
+    UniformLength,
+)
 
 Order = Literal["random", "increasing"]
 OutputMode = Literal["fixed", "truncated-normal", "uniform", "custom"]
@@ -82,12 +90,6 @@ def parse_ranges(argument: str) -> tuple[LengthRange, ...]:
 
 def input_column(source: InputLengths, seed: int) -> Int64Column:
     """The input tokens of each prompt, in file order. Raises :class:`GenerationError` for a CSV with problems."""
-    import numpy as np
-
-    from ais_bench_prefix_cache.foundation.random_streams import RandomStream
-    from ais_bench_prefix_cache.planning.lengths import sample_lengths
-    from ais_bench_prefix_cache.scenario.model import RangeLengths
-
     if source.csv is not None:
         return np.asarray(_csv_column(source.csv, (INPUT_COLUMN,)), dtype=np.int64)
     if source.fixed is not None:
@@ -102,12 +104,6 @@ def input_column(source: InputLengths, seed: int) -> Int64Column:
 
 def output_column(output: OutputLengths, csv: Path | None, count: int, seed: int) -> Int64Column:
     """``max_tokens`` of each prompt, in file order. ``csv`` is the file of the input lengths, for ``custom``."""
-    import numpy as np
-
-    from ais_bench_prefix_cache.foundation.random_streams import RandomStream
-    from ais_bench_prefix_cache.planning.lengths import sample_lengths
-    from ais_bench_prefix_cache.scenario.model import FixedLength, TruncatedNormalLength, UniformLength
-
     if output.mode == "custom":
         assert csv is not None
         return np.asarray(_csv_column(csv, OUTPUT_COLUMNS), dtype=np.int64)

@@ -12,6 +12,7 @@ The last two hold even where somebody edited a file and then made all digests fi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -112,7 +113,7 @@ def write_data_set(
         written = 0
         for batch in content.batches or _batches(content.rows, ledger, findings):
             for file, lines in zip(growing.values(), batch.lines, strict=True):
-                file.write(lines)
+                file.write(lines, batch.rows)
             written += batch.rows
             show(written)
         findings.raise_if_any()
@@ -168,12 +169,16 @@ def verify_files(kind: DataSetKind, manifest_path: Path, manifest: dict[str, Any
 
 
 def verify_deeply(
-    data_set: VerifiedDataSet, tokenizer: PromptTokenizer, corpus: Corpus | None = None, trace: Path | None = None
+    data_set: VerifiedDataSet,
+    tokenizer: PromptTokenizer,
+    corpus: Corpus | None = None,
+    trace: Path | None = None,
+    workers: int = 1,
 ) -> dict[str, Any]:
     """Encode every text of a verified data set again and judge its tokens; returns what was counted.
 
-    With the ``corpus`` (and the ``trace``, for data sets that were made from one) the rows are made again, too, and
-    compared byte by byte: ``rebuilt`` says whether.
+    With the ``corpus`` (and the ``trace``, for data sets that were made from one) the rows are made again, too, by
+    ``workers`` processes where that can be, and compared byte by byte: ``rebuilt`` says whether.
 
     Raises :class:`ArtifactError` with everything that differs from what the files claim.
     """
@@ -188,7 +193,7 @@ def verify_deeply(
     findings.raise_if_any()
     content = None
     if corpus is not None and corpus.sha256 == data_set.manifest["corpus_sha256"]:
-        content = data_set.kind.rebuild(data_set.paths, data_set.manifest, Sources(corpus, tokenizer), trace)
+        content = data_set.kind.rebuild(data_set.paths, data_set.manifest, Sources(corpus, tokenizer, workers), trace)
     if content is not None:
         _compare_content(data_set, content, findings)
         findings.raise_if_any()
@@ -204,13 +209,15 @@ def _compare_content(data_set: VerifiedDataSet, content: Content, findings: Find
     names = [path.name for path in data_set.row_files().values()]
     with ExitStack() as stack:
         files = [stack.enter_context(open_regular(path)) for path in data_set.row_files().values()]
-        for index, each in enumerate(content.rows):
-            row = each.as_json()
-            for name, file, wanted in zip(names, files, (row, *content.ledger.companions(index, row)), strict=True):
-                line = file.readline()
-                if render_row(wanted) != line:
-                    _say_as_built(wanted, line, f"{name} line {index + 1}", findings)
-            content.ledger.add(index, row, f"row {index}", findings)
+        known = 0
+        for batch in content.batches or _batches(content.rows, content.ledger, findings):
+            for name, file, wanted in zip(names, files, batch.lines, strict=True):
+                found = [file.readline() for _ in range(batch.rows)]
+                if b"".join(found) != wanted:
+                    for number, (line, made) in enumerate(zip(found, wanted.splitlines(keepends=True), strict=True)):
+                        if line != made:
+                            _say_as_built(json.loads(made), line, f"{name} line {known + number + 1}", findings)
+            known += batch.rows
     artifacts = data_set.manifest["artifacts"]
     for key, section in content.ledger.sections(artifacts).items():
         if section != data_set.manifest[key]:

@@ -14,6 +14,7 @@ from ais_bench_prefix_cache.datasets.format.rows import LineBatch, Row
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.findings import Findings
+from ais_bench_prefix_cache.foundation.telling import ProgressBar, no_bar
 from ais_bench_prefix_cache.scenario.model import Scenario, ScenarioRules
 
 if TYPE_CHECKING:
@@ -62,10 +63,11 @@ class Ledger(ABC):
 
 @dataclass(frozen=True)
 class Sources:
-    """What texts are made from."""
+    """What texts are made from, and how many processes may make them again."""
 
     corpus: Corpus
     tokenizer: PromptTokenizer
+    workers: int = 1
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,8 @@ class Content:
     notes: tuple[str, ...] = ()
     """What the log says of its making."""
     batches: Iterable[LineBatch] | None = None
-    """The lines of the same rows, where making them needs no rows one by one."""
-    one_process: str | None = "only text data sets are made by several"
+    """The lines of the rows, where making them needs no rows one by one."""
+    one_process: str | None = "only text data sets and those of traces are made by several"
     """Why several processes cannot make it; None where they can."""
 
 
@@ -118,7 +120,7 @@ class Inspection:
 class DeepCheck(ABC):
     """Judges the tokens of every text of a data set."""
 
-    special_tokens: ClassVar[bool] = True
+    special_tokens: bool = True
     """Whether texts are encoded with the special tokens that the endpoint adds."""
 
     @abstractmethod
@@ -160,8 +162,8 @@ class DataSetKind(ABC):
         """Where its files lie, wherever they have been moved to. Raises :class:`ArtifactError`."""
         return RunPaths.of_manifest(manifest)
 
-    def inspect(self, scenario: Scenario) -> Inspection:
-        """The plan of a Scenario. Raises :class:`PrefixCacheError`."""
+    def inspect(self, scenario: Scenario, bar: ProgressBar = no_bar) -> Inspection:
+        """The plan of a Scenario; ``bar`` may show how far a long one is. Raises :class:`PrefixCacheError`."""
         raise NotImplementedError(f"data sets of the kind {self.name} have no plan")
 
     def prepare(self, preparation: Preparation) -> Content:

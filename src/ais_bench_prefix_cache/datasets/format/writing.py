@@ -57,6 +57,10 @@ class FileSet:
             raise ArtifactError.of(
                 Code.FILE_EXISTS, str(path), "the file exists already", hint="Allow it with --overwrite."
             )
+        if path.exists() and not path.is_file():
+            raise ArtifactError.of(
+                Code.CANNOT_WRITE, str(path), "it is a directory, device, socket or FIFO, which a file does not replace"
+            )
         growing = GrowingFile(path)
         self._files.append(growing)
         return growing
@@ -115,12 +119,15 @@ class GrowingFile:
         except OSError as error:
             raise _write_error(error, path) from None
 
-    def write(self, content: bytes) -> None:
-        """Append ``content``; a row is what ends with a newline. A failure may show later, at the latest at the end.
+    def write(self, content: bytes, rows: int | None = None) -> None:
+        """Append ``content``, which has so many rows; without ``rows`` each newline ends one.
+
+        A failure may show later, at the latest at the end.
 
         Raises:
             ArtifactError: what was written before did not get onto the disk.
         """
+        self._rows += content.count(b"\n") if rows is None else rows
         self._held.append(content)
         self._held_bytes += len(content)
         if self._held_bytes >= BUFFER_BYTES:
@@ -136,7 +143,6 @@ class GrowingFile:
         self._stream.write(content)
         self._digest.update(content)
         self._bytes += len(content)
-        self._rows += content.count(b"\n")
 
     def _wait(self) -> None:
         if self._appending is not None:

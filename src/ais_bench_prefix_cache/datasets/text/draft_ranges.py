@@ -146,34 +146,27 @@ class DraftRanges:
         Raises:
             GenerationError: one is not encoded as its words are.
         """
-        if encode_whole:
-            yield from self._checked_beside(part)
-            return
-        for drafts in self.drafts(part, encode_whole=False):
-            check_seeds(self.lexicon, drafts)
-            yield drafts
-
-    def _checked_beside(self, part: PlanRange) -> Iterator[list[Draft]]:
-        """The drafts, each encoded whole, while those before it are used and those after it are made.
-
-        Encoding needs no interpreter lock: one thread is enough for all cores to work.
-        """
         judge = self.judge(set(), 0)
 
-        def checked(drafts: list[Draft], encoded: Future[None]) -> list[Draft]:
-            encoded.result()
-            judge.check(drafts)
-            return drafts
+        def prove(drafts: list[Draft]) -> None:
+            if encode_whole:
+                judge.encode(drafts)
+                judge.check(drafts)
+            else:
+                check_seeds(self.lexicon, drafts)
 
+        # Encoding needs no interpreter lock: it goes on while drafts before it are used and those after it are made.
         waiting: tuple[list[Draft], Future[None]] | None = None
         with ThreadPoolExecutor(1) as encoder:
-            for drafts in self.drafts(part, encode_whole=True):
-                encoded = encoder.submit(judge.encode, drafts)
+            for drafts in self.drafts(part, encode_whole=encode_whole):
+                proof = encoder.submit(prove, drafts)
                 if waiting is not None:
-                    yield checked(*waiting)
-                waiting = drafts, encoded
+                    waiting[1].result()
+                    yield waiting[0]
+                waiting = drafts, proof
             if waiting is not None:
-                yield checked(*waiting)
+                waiting[1].result()
+                yield waiting[0]
 
     def _requests(self, part: PlanRange, start: int, stop: int) -> Iterator[Request]:
         plan = part.plan

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ais_bench_prefix_cache.datasets.format.rows import LineBatch, line_with_text, text_in_row
-from ais_bench_prefix_cache.exact_text.row_text import EncodedRows, Text
+from ais_bench_prefix_cache.exact_text.row_text import EncodedRows, Span, Text
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.datasets.text.drafts import Draft
@@ -27,7 +27,7 @@ class TextLines:
         self._rows = rows
         self._row_sha256 = row_sha256
         self._block_size = block_size
-        self._escaped_rows: dict[int, bytes] = {}
+        self._escaped_rows: dict[Span, bytes] = {}
         self._escaped_openings: dict[tuple[int, int], bytes] = {}
 
     def batch(self, ledger: TextLedger, drafts: Sequence[Draft]) -> LineBatch:
@@ -53,24 +53,20 @@ class TextLines:
 
     def escaped(self, draft: Draft) -> bytes:
         """The text of a draft as JSON writes it, without quotes."""
-        rows = self._rows
         pieces = [text_in_row(draft.seed).encode()]
         if draft.canonical is not None:
             pieces.insert(0, self._opening(draft))
-        for span in draft.suffix.spans:
-            slot, first, last = span
-            if last - first == rows.start[slot + 1] - rows.start[slot]:
-                pieces.append(self._row(slot))
-            else:
-                pieces.append(text_in_row(rows.render(Text([span]))).encode())
+        known = self._escaped_rows.get
+        pieces += [known(span) or self._span(span) for span in draft.suffix.spans]
         if draft.suffix.fillers:
-            pieces.append(text_in_row(rows.render(Text(fillers=draft.suffix.fillers))).encode())
+            pieces.append(text_in_row(self._rows.render(Text(fillers=draft.suffix.fillers))).encode())
         return b" ".join(pieces)
 
-    def _row(self, slot: int) -> bytes:
-        escaped = self._escaped_rows.get(slot)
-        if escaped is None:
-            escaped = self._escaped_rows[slot] = text_in_row(self._rows.text[slot]).encode()
+    def _span(self, span: Span) -> bytes:
+        """The words of a span; those of a whole row are remembered."""
+        escaped = text_in_row(self._rows.render(Text([span]))).encode()
+        if span == self._rows.whole[span[0]]:
+            self._escaped_rows[span] = escaped
         return escaped
 
     def _opening(self, draft: Draft) -> bytes:

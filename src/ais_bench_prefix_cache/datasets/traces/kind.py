@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -52,13 +52,11 @@ from ais_bench_prefix_cache.foundation.errors import ArtifactError, PrefixCacheE
 from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, block_hashes
-from ais_bench_prefix_cache.kvcache.trace_replay import TraceReplay, TraceRequest
+from ais_bench_prefix_cache.kvcache.trace_replay import ReplayedRequest, TraceReplay, TraceRequest
 from ais_bench_prefix_cache.planning.summary import length_summary
 from ais_bench_prefix_cache.scenario.model import Scenario
 
 if TYPE_CHECKING:
-    from ais_bench_prefix_cache.datasets.traces.reading import TraceRow as ReadRow
-    from ais_bench_prefix_cache.datasets.traces.trace_prompts import TracePrompts
     from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 
 TRACE_KEYS = ("path", "sha256", "block_size")
@@ -265,7 +263,8 @@ class TraceKind(DataSetKind):
         # end.
         block_size, count = check_block_trace(path, preparation.trace_block_size)
         trace = dict(zip(TRACE_KEYS, (str(path.resolve()), file_sha256(path), block_size), strict=True))
-        return _content(scenario, path, trace, count, preparation.load(), check_each=preparation.check_whole)
+        sources = replace(preparation.load(), workers=preparation.workers)
+        return _content(scenario, path, trace, count, sources, check_each=preparation.check_whole, ray=preparation.ray)
 
     def ledger(
         self, paths: RunPaths, manifest: Mapping[str, Any], records: Mapping[str, FileRecord], findings: Findings
@@ -318,7 +317,9 @@ def _content(
     sources: Sources,
     *,
     check_each: bool = False,
+    ray: str | None = None,
 ) -> Content:
+    from ais_bench_prefix_cache.datasets.traces.trace_lines import TextMaker, trace_batches
     from ais_bench_prefix_cache.datasets.traces.trace_prompts import TracePrompts
 
     prompts = TracePrompts(
@@ -339,30 +340,17 @@ def _content(
             return None
         return KeptHits.by_curve(replay.capacity_curve(), blocks, planned_hits) if trees is None else trees.kept()
 
-    ledger = TraceLedger(scenario, trace, kept)
-    rows = _rows(read_trace(path, trace_block_size=trace["block_size"]), prompts, replay, trees)
-    return Content(rows, count, ledger, (f"trace {dict(trace)}",))
-
-
-def _rows(
-    rows: Iterator[ReadRow], prompts: TracePrompts, replay: TraceReplay, trees: RadixKept | None
-) -> Iterator[TraceRow]:
-    for index, row in enumerate(rows):
-        text, ids = prompts.build(row.ids, row.prompt_tokens, row.line)
-        hashes = block_hashes(ids, replay.block_size)
-        request = TraceRequest(hashes, len(ids), row.output_tokens)
+    def send(request: TraceRequest) -> ReplayedRequest:
         replayed = replay.send(request)
         if trees is not None:
             trees.send(request, replayed.rank)
-        yield TraceRow(
-            request_id=request_id(index),
-            sequence_index=index,
-            timestamp_ms=row.timestamp_ms,
-            dp_rank=replayed.rank,
-            question=text,
-            answer=NO_ANSWER,
-            actual_input_tokens=len(ids),
-            max_tokens=row.output_tokens,
-            theoretical_hit_tokens=replayed.hit_tokens,
-            trace_hash_ids=list(row.ids),
-        )
+        return replayed
+
+    ledger = TraceLedger(scenario, trace, kept)
+    rows = read_trace(path, trace_block_size=trace["block_size"])
+    maker = TextMaker(prompts, scenario.block_size)
+    batches = trace_batches(rows, maker, send, ledger, workers=sources.workers, ray=ray)
+    alone = None
+    if not prompts.one_by_one:
+        alone = "its tokenizer adds tokens at the end of a text, or is not proven to encode words one by one"
+    return Content((), count, ledger, (f"trace {dict(trace)}",), batches, alone)

@@ -91,6 +91,11 @@ class TracePrompts:
                 hint="Use a larger block size, or a tokenizer with more words of one token.",
             )
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether a prompt needs nothing of the prompts before it."""
+        return self._proven and not self._tokenizer.suffix_ids
+
     def build(self, names: Sequence[int], prompt_tokens: int, line: int) -> tuple[str, TokenIds]:
         """The text of a prompt and its ids, ``prompt_tokens`` of them.
 

@@ -12,11 +12,47 @@ from tests.doubles.run_evidence import EXACT, WARM, between, counted, facts, see
 
 from ais_bench_prefix_cache.analysis.diagnosis.diagnose import diagnose
 from ais_bench_prefix_cache.analysis.diagnosis.evidence import Evidence
-from ais_bench_prefix_cache.analysis.run_facts import CachePrediction, ResetFact, RunFacts
+from ais_bench_prefix_cache.analysis.run_facts import CachePrediction, HistoryFact, ResetFact, RunFacts
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 
 Prom = Callable[[str], str]
+
+
+def lossy(differs_from: int, before: int) -> RunFacts:
+    """Histories that lost all of the 64 hits that are missing, the first within a block from ``differs_from`` on."""
+    first = {
+        "sequence_index": 5,
+        "turn": 2,
+        "input_tokens": 150,
+        "history_tokens": 130,
+        "prompt_tokens_before": before,
+        "differs_from": differs_from,
+        "differs_before": differs_from + 16,
+    }
+    return RunFacts(history=HistoryFact({"0": [1000, 720]}, 9, 3, 64, first))
+
+
+LOSS = (
+    "3 of 9 turns that continue others hit 64 tokens fewer than the server had computed of their histories, which were "
+    "sent as messages; the first is request 5, turn 2, whose history differs between tokens "
+)
+
+
+@pytest.mark.parametrize(
+    ("facts", "where"),
+    [
+        (lossy(96, 120), "96 and 111 of 130, within what was sent before: the template writes a history otherwise"),
+        (lossy(112, 120), "112 and 127 of 130, about where the answer begins"),
+        (lossy(112, 100), "112 and 127 of 130, within the answer: its text is encoded otherwise"),
+    ],
+)
+def test_the_first_place_where_a_history_differs_is_named(facts: RunFacts, where: str) -> None:
+    evidence = replace(counted(1000, 656, replace(WARM, tokens=TokenShare(1000, 720))), facts=facts)
+    (finding,) = diagnose(evidence)
+    assert (finding.code, finding.severity) == (Code.HISTORY_REENCODED, "warning")
+    assert finding.message.startswith(LOSS + where)
+    assert finding.evidence["lost_tokens"] == 64 and finding.evidence["sequence_index"] == 5
 
 
 CASES: list[tuple[Code, Evidence, str, str]] = [
@@ -194,6 +230,14 @@ def test_a_told_block_size_is_no_reason_for_more_than_a_block_of_each_hit() -> N
     assert of(counted(1000, 576, long, config=told)) == [("SERVER_BLOCK_SIZE_MULTIPLE", "error")]
 
 
+def test_told_blocks_that_ours_are_made_of_take_no_hits_away() -> None:
+    """As the label 4 beside blocks of 16 and 16 tokens too few, which 4 divides."""
+    assert of(counted(1000, 560, config={"block_size": "4", "kv_cache_size_tokens": "40000"})) == [
+        ("HITS_MISSING", "warning"),
+        ("WRONG_BLOCK_SIZE", "note"),
+    ]
+
+
 def test_steps_that_the_server_tells_are_no_reason_for_hits_beside_them() -> None:
     parallel = {"kv_cache_size_tokens": "320000"}
     assert of(counted(1000, 432, config=parallel)) == [
@@ -209,6 +253,22 @@ def test_a_prediction_is_no_finding_where_the_hits_came_and_not_the_whole_of_it_
         (finding,) = diagnose(facts(counted(1000, hits), cache_prediction=small))
         assert finding.code == "CACHE_TOO_SMALL"
         assert finding.message.endswith(f"; counted was {hits / 1000:.4f}, so there may be another reason") is beyond
+
+
+def test_what_the_probes_measured_outweighs_what_sums_and_steps_could_mean() -> None:
+    probed = RunFacts(probed_block_size=16)
+    drafting = counted(1000, 432, spec_decode_num_drafts=77)
+    lacking = seen(counted(1000, 432), [0] + [48] * 9)
+    halved = seen(counted(1000, 448), [0, *[64, 32] * 4, 64], expected=[0, 64, 48, 64, 48, 80, 32, 64, 48, 64])
+    for evidence, code in (
+        (drafting, "SPECULATIVE_DECODING"),
+        (lacking, "SPECULATIVE_DECODING"),
+        (halved, "SERVER_BLOCK_SIZE_MULTIPLE"),
+    ):
+        assert [found for found, _ in of(evidence)] == [code]
+        assert of(replace(evidence, facts=probed)) == [("HITS_MISSING", "warning")]
+    dropping = replace(drafting, facts=replace(probed, dropped_blocks=1))
+    assert [found for found, _ in of(dropping)] == ["SPECULATIVE_DECODING"]
 
 
 def test_preemptions_lose_nothing_where_all_hits_came() -> None:

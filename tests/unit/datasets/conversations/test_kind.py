@@ -93,6 +93,48 @@ def test_every_text_has_its_tokens_and_parts_where_planned(
     capsys.readouterr()
 
 
+@pytest.mark.parametrize("family", [each for each in FAMILIES if each != "bytes only"])
+def test_texts_of_whole_histories_have_the_planned_tokens(
+    prepare: Any, tokenizer_dir: Any, family: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Special tokens are those that the server puts before every text."""
+    from transformers import AutoTokenizer
+
+    directory = tokenizer_dir(family)
+    raw = AutoTokenizer.from_pretrained(directory)
+    # BLOOM's vocabulary has tokens with a space in their middle.
+    if family == "bloom" or raw.encode("a")[-1:] != raw.encode("a", add_special_tokens=False)[-1:]:
+        said = prepare(directory, form="text", answers="scripted", expect=2)
+        assert "a special token after every text" in said or "histories of texts are not exact" in said
+        return
+    files = prepare(directory, form="text", answers="scripted")
+    histories: list[str] = []
+    prompts: list[list[int]] = []
+    for row in rows_of(files):
+        before = [] if row["continues"] is None else [histories[row["continues"]]]
+        text = " ".join([*before, *filter(None, (row["system_prompt"], row["question"]))])
+        prompts.append(raw.encode(text))
+        assert len(prompts[-1]) == row["actual_input_tokens"]
+        assert prompts[-1][-len(row["token_ids"]) :] == row["token_ids"]
+        if row["continues"] is not None:
+            # Up to the answer it is what was computed before, and the answer is encoded as planned.
+            known, answer = prompts[row["continues"]], rows_of(files)[row["continues"]]["answer_token_ids"]
+            assert prompts[-1][: len(known) + len(answer)] == [*known, *answer]
+        histories.append(f"{text} {row['answer']}")
+        spare = raw.encode(f"{text} {row['spare']}")
+        assert spare == [*prompts[-1], row["spare_token_id"]] and row["spare_token_id"] != row["answer_token_ids"][0]
+        first = row["answer"].split(" ")[0]
+        assert not first.startswith(row["spare"]) and not row["spare"].startswith(first)
+    assert main(["validate", "--manifest", files["manifest"], "--deep", "--tokenizer", str(directory)]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("family", UNPROVEN)
+def test_texts_whose_words_are_not_provably_alone_are_refused(prepare: Any, tokenizer_dir: Any, family: str) -> None:
+    said = prepare(tokenizer_dir(family), form="text", answers="scripted", expect=2)
+    assert "histories of texts are not exact" in said and 'Use conversation.form "token_ids".' in said
+
+
 def test_theory_stands_in_manifest_and_analysis(prepare: Any, qwen3_tokenizer_dir: Path) -> None:
     files = prepare(qwen3_tokenizer_dir)
     rows, manifest = rows_of(files), json.loads(Path(files["manifest"]).read_text())

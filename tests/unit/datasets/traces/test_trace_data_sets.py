@@ -125,6 +125,23 @@ def test_validate_proves_the_data_set(
     assert Path(again["requests"]).read_bytes() == Path(files["requests"]).read_bytes()
 
 
+def test_several_workers_make_the_same_files(
+    prepare: Any, qwen3_tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch, gsm8k_path: Path, tmp_path: Path
+) -> None:
+    # Some requests a range, so that there are several.
+    monkeypatch.setattr("ais_bench_prefix_cache.datasets.traces.trace_lines.TOKENS_IN_A_RANGE", 2000)
+    trace = random_trace(512)
+    written = []
+    for workers in ("1", "2", "3"):
+        options = ("--workers", workers, *(["--verify", "full"] if workers == "3" else []))
+        files = prepare(trace, qwen3_tokenizer_dir, *options, ranks=2, name=f"by-{workers}")
+        written.append([Path(files[name]).read_bytes() for name in ("full", "requests")])
+    assert written[0] == written[1] == written[2]
+    sources = ("--tokenizer", str(qwen3_tokenizer_dir), "--corpus", str(gsm8k_path))
+    words = ["validate", "--manifest", files["manifest"], "--deep", "--workers", "2", *sources]
+    assert main([*words, "--trace", str(tmp_path / "trace.jsonl")]) == 0
+
+
 def in_the_middle_of_blocks(rows: Rows, block_size: int) -> Rows:
     """The same trace without prompts that end with a block, or a token before its end."""
     return [row | {"input_length": row["input_length"] - 2 * (row["input_length"] % block_size < 2)} for row in rows]

@@ -1,14 +1,9 @@
-"""The same bytes from any number of processes, and from rows rendered one by one; workers end with their parent."""
+"""The same bytes from any number of processes, and from rows rendered one by one."""
 
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +13,10 @@ from tests.doubles.prompt_plans import load
 from tests.doubles.tokenizer_families import CORPORA
 
 from ais_bench_prefix_cache.datasets.format.rows import render_row
+from ais_bench_prefix_cache.datasets.range_workers import made_in_order
 from ais_bench_prefix_cache.datasets.text.assembly import AssembledPromptSet, build_prompt_set
 from ais_bench_prefix_cache.datasets.text.kind import TextLedger, text_content
-from ais_bench_prefix_cache.datasets.text.workers import LineMaker, batches_of_workers, requests_in_a_range
+from ais_bench_prefix_cache.datasets.text.line_maker import LineMaker
 from ais_bench_prefix_cache.exact_text.corpus import load_corpus
 from ais_bench_prefix_cache.exact_text.tokenizer import PromptTokenizer
 from ais_bench_prefix_cache.foundation.errors import GenerationError
@@ -104,12 +100,13 @@ def test_any_ranges_give_the_lines_of_rows_rendered_one_by_one(case: str, prepar
         assert sum(batch.rows for batch in batches) == COUNT
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_any_number_of_workers_writes_the_same_bytes(workers: int, prepared: Callable[..., Prepared]) -> None:
-    scenario, plan, prompts = prepared("overrides")
+@pytest.mark.parametrize(("workers", "verify"), [(1, "proof"), (2, "proof"), (3, "proof"), (2, "full")])
+def test_any_number_of_workers_writes_the_same_bytes(
+    workers: int, verify: str, prepared: Callable[..., Prepared]
+) -> None:
+    scenario, plan, prompts = prepared("overrides", verify=verify)
     full, requests = expected_lines(scenario, plan, prompts)
-    maker = pickle.dumps(maker_of(scenario, plan, prompts))
-    batches = list(batches_of_workers(maker, prompts.parts(20), workers))
+    batches = list(made_in_order(maker_of(scenario, plan, prompts), prompts.parts(20), workers=workers))
     assert [batch.rows for batch in batches] == [20] * 7 + [10]
     assert b"".join(batch.lines[0] for batch in batches) == full
     assert b"".join(batch.lines[1] for batch in batches) == requests
@@ -144,45 +141,3 @@ def test_a_tokenizer_arrives_in_another_process_as_it_was(tokenizer_dir: Callabl
     texts = [*CORPORA["mixed"], *tokenizer.added_token_texts()]
     assert arrived.encode_batch(texts) == [raw(text)["input_ids"] for text in texts]
     assert (arrived.prefix_ids, arrived.join_proof) == (tokenizer.prefix_ids, tokenizer.join_proof)
-
-
-def test_ranges_hold_about_a_million_tokens() -> None:
-    assert requests_in_a_range(10_000 * 4096, 10_000) == 256
-    assert requests_in_a_range(1 << 30, 1) == 1
-
-
-PARENT = """
-import os, pickle, sys, time
-from ais_bench_prefix_cache.datasets.text.workers import batches_of_workers
-
-class Slow:
-    def lines(self): return None
-    def batches(self, part, lines):
-        print(os.getpid(), flush=True)
-        time.sleep(60)
-        return []
-
-if __name__ == "__main__":
-    list(batches_of_workers(pickle.dumps(Slow()), iter(range(8)), 2))
-"""
-
-
-def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
-    script = tmp_path / "parent.py"
-    script.write_text(PARENT)
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        workers = [int(parent.stdout.readline()) for _ in range(2)]
-        parent.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while any(alive(worker) for worker in workers):
-        assert time.monotonic() < deadline, "a worker is left"
-        time.sleep(0.05)
-
-
-def alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
