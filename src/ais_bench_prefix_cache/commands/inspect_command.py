@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Plan, write log and manifest, print the summary; returns the exit code."""
     from ais_bench_prefix_cache.aisbench.config_rendering import own_template
-    from ais_bench_prefix_cache.commands.console import note, print_json, warn
+    from ais_bench_prefix_cache.commands.console import note, print_json, progress_bar, warn
     from ais_bench_prefix_cache.datasets.format.manifest import inspected_manifest
     from ais_bench_prefix_cache.datasets.format.paths import RunPaths
     from ais_bench_prefix_cache.datasets.format.writing import write_document
@@ -40,7 +40,7 @@ def execute(arguments: argparse.Namespace) -> int:
     scenario = load_scenario(arguments.scenario, rules=None, settings=arguments.settings)
     kind = kind_named(scenario.benchmark_mode)
     scenario = load_scenario(arguments.scenario, rules=kind.scenario_rules, settings=arguments.settings)
-    inspection = kind.inspect(scenario)
+    inspection = kind.inspect(scenario, progress_bar)
     warnings = list(inspection.warnings)
     if kind.takes_template:
         try:

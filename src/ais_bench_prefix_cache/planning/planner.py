@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,14 +53,20 @@ class SharedBlocks:
     fallback_reason: str | None = None
 
 
-def plan_scenario(scenario: Scenario) -> Plan:
+STEPS = 4
+"""How often :func:`plan_scenario` says how far it is."""
+
+
+def plan_scenario(scenario: Scenario, show: Callable[[int], None] = lambda _step: None) -> Plan:
     """The plan of a loaded Scenario. Deterministic: it depends on the Scenario's fields alone.
 
     The total of the hits is the reachable one that is nearest to the target, always; what each request hits is
-    simulated over the finished plan and not taken from the planner.
+    simulated over the finished plan and not taken from the planner. ``show`` hears of each of the steps that is done:
+    requests drawn, hits shared out, replayed, judged.
     """
     config, block_size, dp_size = scenario.prefix_cache, scenario.block_size, scenario.service.dp_size
     requests = _draw_requests(scenario)
+    show(1)
     groups, group, inputs = config.groups.count, requests.group, requests.input_tokens
     total_input = int(inputs.sum())
     longest = np.zeros(groups, dtype=np.int64)
@@ -79,6 +86,7 @@ def plan_scenario(scenario: Scenario) -> Plan:
         answer = plan_cold(inputs, requests.capacity, limits, lanes, hit_blocks, block_size)
         lane_sequence = requests.occurrence // dp_size
 
+    show(2)
     shared = np.multiply(answer.blocks, block_size, out=answer.blocks)  # nobody needs the blocks any more
     canonical = np.zeros(groups, dtype=np.int64)
     np.maximum.at(canonical, group, shared)
@@ -88,6 +96,7 @@ def plan_scenario(scenario: Scenario) -> Plan:
     else:
         theory = simulate_cold(shared, lanes)
         check = check_trajectory(inputs, theory.hit_tokens, lanes, block_size)
+    show(3)
     trajectory = Trajectory(
         path=answer.path,
         status=BEST_EFFORT if check.issues or answer.path == "exact" else PASS,
@@ -128,6 +137,7 @@ def plan_scenario(scenario: Scenario) -> Plan:
     for column in vars(plan).values():
         if isinstance(column, np.ndarray):
             column.setflags(write=False)
+    show(STEPS)
     return plan
 
 

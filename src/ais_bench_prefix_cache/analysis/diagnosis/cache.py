@@ -66,8 +66,7 @@ def _told_block_size(evidence: Evidence) -> Finding | None:
         return None
     size = next(iter(told.values()))
     multiple = size > ours and size % ours == 0
-    measured = evidence.facts.probed_block_size == ours or _seen_in_our_blocks(evidence)
-    likely = evidence.fits_blocks_of(size) and not measured
+    likely = evidence.fits_blocks_of(size) and not _measured_in_our_blocks(evidence)
     return Finding(
         Code.SERVER_BLOCK_SIZE_MULTIPLE if multiple else Code.WRONG_BLOCK_SIZE,
         "error" if likely else "note",
@@ -83,9 +82,11 @@ def _told_block_size(evidence: Evidence) -> Finding | None:
     )
 
 
-def _seen_in_our_blocks(evidence: Evidence) -> bool:
-    requests = evidence.requests
-    return requests is not None and requests.seen_values >= 2 and requests.seen_step == evidence.planned.block_size
+def _measured_in_our_blocks(evidence: Evidence) -> bool:
+    """Whether probes or responses show that the server caches in blocks of our size."""
+    requests, ours = evidence.requests, evidence.planned.block_size
+    seen = requests is not None and requests.seen_values >= 2 and requests.seen_step == ours
+    return seen or evidence.facts.probed_block_size == ours
 
 
 def _spread_blocks(evidence: Evidence) -> Finding | None:
@@ -93,7 +94,7 @@ def _spread_blocks(evidence: Evidence) -> Finding | None:
     if not steps or _told_block_sizes(evidence) or evidence.delta is None or evidence.as_planned:
         return None
     step, ours = next(iter(steps.values())), evidence.planned.block_size
-    likely = evidence.fits_blocks_of(step) and not _seen_in_our_blocks(evidence)
+    likely = evidence.fits_blocks_of(step) and not _measured_in_our_blocks(evidence)
     return Finding(
         Code.SERVER_BLOCK_SIZE_MULTIPLE,
         "error" if likely else "note",
@@ -115,7 +116,8 @@ def _seen_block_size(evidence: Evidence) -> Finding | None:
     step = requests.seen_step
     numbers = {"tokenizer.block_size": ours, "hit_step_tokens": step, "different_values": requests.seen_values}
     # Larger blocks take each hit down to a whole one; a step that hits have in common by chance explains no loss.
-    if step > ours and step % ours == 0 and not requests.beside_step and requests.seen_hits < requests.expected_hits:
+    explains = not requests.beside_step and not _measured_in_our_blocks(evidence)
+    if step > ours and step % ours == 0 and explains and requests.seen_hits < requests.expected_hits:
         return Finding(
             Code.SERVER_BLOCK_SIZE_MULTIPLE,
             "error",
@@ -223,11 +225,14 @@ def _speculative(evidence: Evidence) -> Finding | None:
     """EAGLE and MTP drop the last matched block: shown by the probes, or by the responses; a sum only fits."""
     with_hits, block_size = evidence.planned.requests_with_hits, evidence.planned.block_size
     requests, dropped = evidence.requests, evidence.facts.dropped_blocks
-    if _told_block_sizes(evidence):
+    # Where the probes hit all that they should, nothing drops the last block.
+    probed_whole = evidence.facts.probed_block_size is not None and not dropped
+    if _told_block_sizes(evidence) or probed_whole:
         return None
     drafts = evidence.total(lambda counted: counted.speculative_drafts)
     by_sum = bool(with_hits) and evidence.hits_short == (with_hits or 0) * block_size and not evidence.excess_queries
-    by_responses = requests is not None and set(requests.shortfalls) == {block_size}
+    # Where nothing hits, a whole hit of one block is what lacks.
+    by_responses = requests is not None and set(requests.shortfalls) == {block_size} and requests.seen_hits > 0
     if requests is not None and requests.mismatched and not by_responses:
         return None
     # The server drafts, which vLLM shows only then, or its responses lack the block: a reset between two requests makes
@@ -236,16 +241,19 @@ def _speculative(evidence: Evidence) -> Finding | None:
     if not by_sum and not dropped:
         return None
     message = "the probes hit one block less than the cache holds, as with EAGLE or MTP speculative decoding"
-    if by_sum and (by_responses or dropped):
+    if by_sum and dropped:
         message = (
-            f"every request with hits lacks one block of {block_size} tokens, as with EAGLE or MTP speculative "
-            "decoding: it drops the last matched block"
+            f"the probes and every request with hits lack one block of {block_size} tokens, as with EAGLE or MTP "
+            "speculative decoding: it drops the last matched block"
         )
     elif by_sum:
+        block = f"one block of {block_size} tokens"
+        shown = f"the sum lacks {block} for each request with hits"
+        if by_responses:
+            shown = f"every request with hits lacks {block}"
         message = (
-            f"the sum lacks one block of {block_size} tokens for each request with hits, and the server drafts tokens: "
-            "consistent with EAGLE or MTP speculative decoding, which drops the last matched block, and with a reset "
-            "or evictions in between"
+            f"{shown}{', and the server drafts tokens' if drafts else ''}, which is consistent with EAGLE or MTP "
+            "speculative decoding, which drops the last matched block, and with evictions or a reset in between"
         )
     return Finding(
         Code.SPECULATIVE_DECODING,

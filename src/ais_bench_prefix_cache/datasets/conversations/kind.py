@@ -47,6 +47,7 @@ from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError, ScenarioError
 from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.foundation.names import NO_RANK, group_name, group_number, verdict
+from ais_bench_prefix_cache.foundation.telling import ProgressBar, no_bar
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
@@ -443,7 +444,7 @@ class ConversationKind(DataSetKind):
     def row_files(self, paths: RunPaths, manifest: Mapping[str, Any]) -> dict[str, Path]:
         return {"full": paths.full}
 
-    def inspect(self, scenario: Scenario) -> Inspection:
+    def inspect(self, scenario: Scenario, bar: ProgressBar = no_bar) -> Inspection:
         plan = plan_conversations(scenario)
         sections = ConversationLedger(scenario, plan).sections({})
         summary = {

@@ -14,6 +14,7 @@ from ais_bench_prefix_cache.datasets.format.rows import LineBatch, Row
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.findings import Findings
+from ais_bench_prefix_cache.foundation.telling import ProgressBar, no_bar
 from ais_bench_prefix_cache.scenario.model import Scenario, ScenarioRules
 
 if TYPE_CHECKING:
@@ -161,8 +162,8 @@ class DataSetKind(ABC):
         """Where its files lie, wherever they have been moved to. Raises :class:`ArtifactError`."""
         return RunPaths.of_manifest(manifest)
 
-    def inspect(self, scenario: Scenario) -> Inspection:
-        """The plan of a Scenario. Raises :class:`PrefixCacheError`."""
+    def inspect(self, scenario: Scenario, bar: ProgressBar = no_bar) -> Inspection:
+        """The plan of a Scenario; ``bar`` may show how far a long one is. Raises :class:`PrefixCacheError`."""
         raise NotImplementedError(f"data sets of the kind {self.name} have no plan")
 
     def prepare(self, preparation: Preparation) -> Content:

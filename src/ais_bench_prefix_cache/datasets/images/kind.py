@@ -40,6 +40,7 @@ from ais_bench_prefix_cache.datasets.images.messages import REFERENCE_KEY
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.findings import Findings, shown
 from ais_bench_prefix_cache.foundation.names import verdict
+from ais_bench_prefix_cache.foundation.telling import ProgressBar, no_bar
 from ais_bench_prefix_cache.planning.summary import image_summary
 from ais_bench_prefix_cache.scenario.model import FixedLength, Scenario
 
@@ -249,7 +250,7 @@ class ImageKind(DataSetKind):
             return None
         return {"requests": paths.result_dir / f"{paths.run_id}.{names[0]}.requests.jsonl"}
 
-    def inspect(self, scenario: Scenario) -> Inspection:
+    def inspect(self, scenario: Scenario, bar: ProgressBar = no_bar) -> Inspection:
         count = scenario.requests.count
         note = f"{count} requests with images, which share nothing by plan"
         return Inspection(image_summary(scenario), (), note, count, None)

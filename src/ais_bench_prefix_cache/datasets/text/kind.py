@@ -66,6 +66,7 @@ from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.findings import Findings
 from ais_bench_prefix_cache.foundation.names import NO_RANK, group_name
+from ais_bench_prefix_cache.foundation.telling import ProgressBar, no_bar
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
 from ais_bench_prefix_cache.planning.plan import Plan
@@ -378,8 +379,8 @@ class TextKind(DataSetKind):
     def row_files(self, paths: RunPaths, manifest: Mapping[str, Any]) -> dict[str, Path]:
         return {"full": paths.full, "requests": paths.requests}
 
-    def inspect(self, scenario: Scenario) -> Inspection:
-        plan = plan_if_it_fits(scenario)
+    def inspect(self, scenario: Scenario, bar: ProgressBar = no_bar) -> Inspection:
+        plan = plan_if_it_fits(scenario, bar)
         trajectory = plan.trajectory
         note = (
             f"{len(plan)} requests, {plan.total_input_tokens} input tokens, planned by {trajectory.path} "

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.doubles.scenarios import scenario_file
 
 from ais_bench_prefix_cache.cli import main
 
@@ -52,3 +54,25 @@ def test_more_text_than_disk(command: Any) -> None:
     code, errors = command("prepare", 1_000_000, 2**20, "warmup", "--mode", "text")
     assert code == 2
     assert "error [DISK_FULL] big.json: requests.input_length: a data set of 1,048,576,000,000 tokens" in errors
+
+
+@pytest.mark.parametrize(("most", "shown"), [(100, ["1/4", "2/4", "3/4", "4/4"]), (101, [])])
+def test_a_long_plan_shows_its_steps(
+    most: int,
+    shown: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    qwen3_tokenizer_dir: Path,
+    gsm8k_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ais_bench_prefix_cache.datasets.text.sizes._REQUESTS_OF_A_LONG_PLAN", most)
+    scenario = scenario_file(
+        tmp_path,
+        tokenizer=qwen3_tokenizer_dir,
+        url="http://127.0.0.1:1",
+        corpus={"path": str(gsm8k_path)},
+        requests={"count": 100, "input_length": {"mode": "fixed", "value": 160}},
+    )
+    assert main(["inspect", "--scenario", str(scenario)]) == 0
+    assert re.findall(r"Plan, steps \[[#-]*\] (./4)", capsys.readouterr().err) == shown
