@@ -54,7 +54,8 @@ def discover(client: ServiceClient) -> DiscoveredServer:
     models = client.models()
     if not models:
         raise ServiceError.of(Code.MODEL_NOT_SERVED, f"{client.base_urls[0]}/v1/models", "no model is served")
-    (text,) = read_texts(client.scrape(), dp_size=1, where=client.config.metrics_urls)
+    # SGLang's ranks are seen where more than one is looked for.
+    (text,) = read_texts(client.scrape(), dp_size=2, model=models[0].name, where=client.config.metrics_urls)
     block_sizes = {engine.config.block_size for engine in text.engines if engine.config is not None}
     return DiscoveredServer(
         url=client.base_urls[0],

@@ -49,6 +49,22 @@ def test_model_engines_and_block_size() -> None:
     assert discovered() == DiscoveredServer("http://h:8000", "big/model", 900, "vllm", 2, 32, ("lora",))
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_ranks_behind_one_port_are_counted_before_any_request(
+    engine: Any, ranks: int, qwen3_tokenizer_dir: Path
+) -> None:
+    configuration = ServerConfiguration(tokenizer=qwen3_tokenizer_dir, engine=engine, data_parallel_size=ranks)
+    with (
+        running_server(configuration) as url,
+        ServiceClient(service_config_of(url, "", 10.0)) as client,
+    ):
+        found = discover(client)
+        client.complete("Hello there")
+        assert discover(client) == found
+    assert (found.family, found.engines, found.block_size) == (engine, ranks, 16)
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hmac
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,9 @@ import pytest
 from tests.doubles.sealed_data_sets import KINDS, DataSet, Manifest, Rows, one_of_each_kind, seal
 
 from ais_bench_prefix_cache.cli import main
+from ais_bench_prefix_cache.datasets.format.documents import render_document, sealed
+from ais_bench_prefix_cache.datasets.kinds import verify_data_set
+from ais_bench_prefix_cache.foundation.errors import ArtifactError
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +31,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory, qwen3_tokenizer_dir: Pat
 @pytest.fixture
 def data_set(originals: dict[str, Path], tmp_path: Path) -> Callable[[str], DataSet]:
     """A fresh copy of a kind's data set."""
-
-    def make(kind: str) -> DataSet:
-        original = originals[kind]
-        root = original.parent.parent if original.parent.name == "result" else original.parent
-        target = tmp_path / root.name
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(root, target)
-        return DataSet(target / original.relative_to(root))
-
-    return make
+    return lambda kind: DataSet.copy_of(originals[kind], tmp_path)
 
 
 def validate(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Any]]:
@@ -252,6 +245,8 @@ def test_deep_makes_the_rows_again(
     intact.seal()
     code, report = validate(intact.path, capsys, "--deep", *options)
     assert code == 2, "the texts of two rows were exchanged"
+    found = {error["code"] for error in report["errors"]}
+    assert found == {"NOT_AS_BUILT"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -366,3 +361,19 @@ def test_a_trace_has_no_analysis_of_a_run(
     code, report = validate(damaged.path, capsys)
     assert (code, [error["code"] for error in report["errors"]]) == (2, ["WRONG_VALUE"])
     assert report["errors"][0]["where"].endswith("analysis.json: status")
+
+
+def test_a_configuration_with_another_digest_is_named(
+    data_set: Callable[[str], DataSet], capsys: pytest.CaptureFixture[str]
+) -> None:
+    intact = data_set("text")
+    document = json.loads(intact.path.read_text(encoding="utf-8"))
+    intact.path.write_bytes(render_document(sealed({**document, "effective_config_sha256": "0" * 64})))
+    code, report = validate(intact.path, capsys)
+    assert (code, places(report)) == (2, f"CONFIG_EDITED {intact.path.name}: effective_config_sha256")
+
+
+def test_a_data_set_of_copies_is_not_sent(data_set: Callable[[str], DataSet]) -> None:
+    with pytest.raises(ArtifactError, match="it has no ranks, warm-up or analysis") as caught:
+        verify_data_set(data_set("distribution").path)
+    assert caught.value.problems[0].code == "DISTRIBUTION"

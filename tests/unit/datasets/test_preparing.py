@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +47,18 @@ def test_who_listens_hears_how_far_it_is_and_what_to_know(scenario: Path) -> Non
     assert told[-3] == 24
     assert [warning["code"] for warning in made.warnings] == ["TARGET_UNREACHABLE", "TARGET_DEVIATION"]
     assert told[-2:] == [f"warning [{warning['code']}] {warning['message']}" for warning in made.warnings]
+
+
+def test_special_tokens_that_are_asked_for_and_not_added_are_warned_of(scenario: Path, tmp_path: Path) -> None:
+    document = json.loads(scenario.read_text())
+    copy = shutil.copytree(document["tokenizer"]["path"], tmp_path / "tokenizer")
+    settings = copy / "tokenizer_config.json"
+    settings.write_text(
+        json.dumps(json.loads(settings.read_text()) | {"bos_token": "<|endoftext|>", "add_bos_token": True})
+    )
+    (warning,) = prepare_data_set(scenario, settings=[f"tokenizer.path={copy}"]).warnings
+    assert warning["code"] == "SPECIAL_TOKENS_IGNORED"
+    assert warning["message"].startswith("tokenizer_config.json sets add_bos_token, which the installed transformers")
 
 
 def test_everything_that_is_missing_is_said_at_once_and_nothing_is_left(tmp_path: Path) -> None:

@@ -251,6 +251,16 @@ def test_dropout_is_refused(tmp_path: Path) -> None:
     assert "uses BPE dropout, so the same text is encoded differently each time" in message(tmp_path)
 
 
+def test_a_tokenizer_whose_code_fails_is_named(qwen3_tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("of its own")
+
+    monkeypatch.setattr("ais_bench_prefix_cache.exact_text.tokenizer.PromptTokenizer", fails)
+    with pytest.raises(GenerationError, match="cannot encode text") as caught:
+        load_tokenizer(config(qwen3_tokenizer_dir))
+    assert caught.value.problems[0].code == "TOKENIZER_NOT_USABLE"
+
+
 def copied(source: Path, target: Path, **settings: object) -> Path:
     """The tokenizer with a BOS and an EOS, and these settings in place of its own that say which of them to add."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.py"))

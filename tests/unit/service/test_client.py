@@ -133,6 +133,10 @@ def caused_by(cause: Exception, text: str) -> httpx.ConnectError:
             "    Use http:// for a server without TLS; name a private certificate authority in SSL_CERT_FILE.",
         ),
         (
+            raising(httpx.ConnectError("no route to host")),
+            f"[UNREACHABLE] {URL}/v1/models: no connection: no route to host\n    Check host, port and network.",
+        ),
+        (
             raising(httpx.ReadTimeout("timed out")),
             f"[TIMEOUT] {URL}/v1/models: no complete answer within 1 s\n"
             "    Is the server overloaded or hanging? service.timeout_seconds allows more time.",

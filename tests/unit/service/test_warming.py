@@ -8,6 +8,7 @@ import httpx
 import pytest
 from tests.doubles.fake_service import URL, FakeService, connect, failures
 
+from ais_bench_prefix_cache.foundation.errors import ServiceError
 from ais_bench_prefix_cache.service.probing import probe_ranks
 from ais_bench_prefix_cache.service.warming import WarmupEntry, warm_and_prove, warm_shorter_prefixes
 
@@ -101,3 +102,15 @@ def test_an_error_while_warming_names_group_and_rank() -> None:
     assert failures(lambda: warm_and_prove(client, reader, plan, probed.rank_of_engine, probed.rule)) == [
         f"[SERVER_ERROR] {URL}/v1/completions: warm-up of group-1: rank 1: answered 500: boom"
     ]
+
+
+def test_somebody_else_s_requests_meanwhile_are_named() -> None:
+    service = FakeService()
+    client, reader, _ = connect(service)
+    probed = probe_ranks(client, reader, block_size=16)
+    service.foreign_queries = 3
+    with pytest.raises(
+        ServiceError, match="the warm-up's second pass sent 800 tokens to rank 0, whose counter rose by 815"
+    ) as caught:
+        warm_and_prove(client, reader, PLAN, probed.rank_of_engine, probed.rule)
+    assert {problem.code for problem in caught.value.problems} == {"WARMUP_NOT_COUNTED"}

@@ -201,3 +201,13 @@ def test_runs_have_directories_of_their_own(tmp_path: Path) -> None:
     assert RunDirectory.containing(paths.manifest) is None
     (paths.runs_dir / "notes").mkdir()
     assert paths.runs() == [first, second]
+
+
+def test_no_time_stamp_that_is_free_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ais_bench_prefix_cache.datasets.format.paths.LATEST_ADVANCE_SECONDS", 2)
+    paths = RunPaths.create(tmp_path / "out", "job", NOW)
+    for _ in range(2):
+        RunDirectory.create(paths, NOW)
+    with pytest.raises(ArtifactError, match="every time stamp of the next 2 seconds is taken") as caught:
+        RunDirectory.create(paths, NOW)
+    assert caught.value.problems[0].code == "NO_FREE_DIRECTORY"
