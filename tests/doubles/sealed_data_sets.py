@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,15 @@ class DataSet:
     def __init__(self, manifest: Path) -> None:
         self.path = manifest
         self.manifest: Manifest = json.loads(manifest.read_bytes())
+
+    @classmethod
+    def copy_of(cls, original: Path, directory: Path) -> DataSet:
+        """A fresh copy, below ``directory``, of the data set with this manifest."""
+        root = original.parent.parent if original.parent.name == "result" else original.parent
+        target = directory / root.name
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(root, target)
+        return cls(target / original.relative_to(root))
 
     def file(self, key: str) -> Path:
         return self.path.with_name(self.manifest["artifacts"][key]["name"])

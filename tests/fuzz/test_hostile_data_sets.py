@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,6 @@ from ais_bench_prefix_cache.foundation.errors import PrefixCacheError
 
 FREE_SECTIONS = {"tokenizer", "scenario_path", "scenario_sha256", "corpus_sha256", "created_at", "effective_config"}
 """Of these a manifest is the only witness, or they decide what all others must be."""
-
-
-def copy_of(original: Path, tmp_path: Path) -> DataSet:
-    root = original.parent.parent if original.parent.name == "result" else original.parent
-    target = tmp_path / root.name
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(root, target)
-    return DataSet(target / original.relative_to(root))
 
 
 def places_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -68,7 +59,7 @@ def verified(manifest: Path) -> bool:
 def test_a_manifest_that_was_changed_and_sealed(
     kind: str, data: st.DataObject, originals: dict[str, Path], tmp_path: Path
 ) -> None:
-    damaged = copy_of(originals[kind], tmp_path)
+    damaged = DataSet.copy_of(originals[kind], tmp_path)
     before = json.dumps(damaged.manifest)
     place = data.draw(st.sampled_from([each for each in places_in(damaged.manifest) if each]))
     change(damaged.manifest, place, data)
@@ -113,7 +104,7 @@ def same_but_digests(before: str, after: str) -> bool:
 def test_rows_that_were_changed_and_sealed(
     kind: str, data: st.DataObject, originals: dict[str, Path], tmp_path: Path
 ) -> None:
-    damaged = copy_of(originals[kind], tmp_path)
+    damaged = DataSet.copy_of(originals[kind], tmp_path)
     first = next(iter(damaged.manifest["artifacts"]))
     before = damaged.file(first).read_bytes()
     rows = damaged.rows(first)
@@ -147,7 +138,7 @@ def test_rows_that_were_changed_and_sealed(
 @given(data=st.data())
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_that_were_changed(kind: str, data: st.DataObject, originals: dict[str, Path], tmp_path: Path) -> None:
-    damaged = copy_of(originals[kind], tmp_path)
+    damaged = DataSet.copy_of(originals[kind], tmp_path)
     path = data.draw(st.sampled_from([damaged.path, *map(damaged.file, damaged.manifest["artifacts"])]))
     content = path.read_bytes()
     at = data.draw(st.integers(0, len(content)))

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,9 @@ from ais_bench_prefix_cache.aisbench.environment import (
 from ais_bench_prefix_cache.aisbench.job import AISBenchJob
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import AISBenchError, Problem
+
+Refuse = Callable[..., None]
+"""Takes the place in a template, what is wrong there and, if there is more to say, what is allowed."""
 
 TEMPLATES = Path(__file__).parent / "templates"
 CONTRACT_TEMPLATE = ("plugins", "prefix_cache", "config_examples", "prefix_cache_perf.py")
@@ -206,38 +209,13 @@ def _complete(variables: dict[str, Any], job: AISBenchJob, private_dir: Path) ->
     dataset = _the_only(variables, "datasets", refuse)
     model = _the_only(variables, "models", refuse)
     if model:
-        if model.get("attr") != "service":
-            refuse(
-                "models[0].attr",
-                f"is {model.get('attr')!r}",
-                "'service', for which AISBench writes results",
-            )
-        if not isinstance(model.setdefault("generation_kwargs", {}), dict):
-            refuse("models[0].generation_kwargs", "is not a dict")
-        elif model["generation_kwargs"].get("num_return_sequences", 1) != 1:
-            refuse("models[0].generation_kwargs.num_return_sequences", "would send every request more than once", "1")
-        if not isinstance(model.setdefault("batch_size", 1), int) or model["batch_size"] < 1:
-            refuse("models[0].batch_size", f"is {model['batch_size']!r}", "a positive integer")
-        elif job.batch_size is not None:
-            model["batch_size"] = job.batch_size
-        if not isinstance(model.setdefault("retry", 0), int) or model["retry"] < 0:
-            refuse("models[0].retry", f"is {model['retry']!r}", "the number of retries, from 0 up")
-        else:
-            # AISBench counts attempts: it would send nothing at 0 and repeat nothing at 1.
-            model["retry"] += 1
-    inferencer = dataset.get("infer_cfg", {}).get("inferencer", {}).get("type") if dataset else None
+        _settle_model(model, job.batch_size, refuse)
     if job.is_divided:
-        allowed = "with several senders only what the built-in template has"
-        if dataset and inferencer not in _OUR_INFERENCERS:
-            refuse("datasets[0].infer_cfg.inferencer.type", f"is {inferencer!r}, which cannot share the work", allowed)
-        if model and model.get("request_rate"):
-            refuse("models[0].request_rate", "would hold for each of several senders", "aisbench.model.request_rate")
-        runner = (variables.get("infer") or {}).get("runner", {}).get("type")
-        if runner != _OUR_RUNNER:
-            refuse("infer.runner.type", f"is {runner!r}, which starts only one sender", allowed)
+        _check_division(variables, dataset, model, refuse)
     if problems:
         raise AISBenchError(problems)
     assert dataset is not None and model is not None
+    inferencer = _inferencer(dataset)
     model["path"] = _tokenizer_directory(model, job.config["tokenizer"], private_dir)
     if dataset.get("type") == _OUR_DATASET:
         # Our inferencer reads a prompt when it sends it; any other one wants it in the data set.
@@ -270,7 +248,44 @@ def _complete(variables: dict[str, Any], job: AISBenchJob, private_dir: Path) ->
     )
 
 
-def _the_only(variables: Mapping[str, Any], name: str, refuse: Any) -> dict[str, Any] | None:
+def _settle_model(model: dict[str, Any], batch_size: int | None, refuse: Refuse) -> None:
+    """What a template's model must be and may leave out; ``batch_size`` replaces its own."""
+    if model.get("attr") != "service":
+        refuse("models[0].attr", f"is {model.get('attr')!r}", "'service', for which AISBench writes results")
+    if not isinstance(model.setdefault("generation_kwargs", {}), dict):
+        refuse("models[0].generation_kwargs", "is not a dict")
+    elif model["generation_kwargs"].get("num_return_sequences", 1) != 1:
+        refuse("models[0].generation_kwargs.num_return_sequences", "would send every request more than once", "1")
+    if not isinstance(model.setdefault("batch_size", 1), int) or model["batch_size"] < 1:
+        refuse("models[0].batch_size", f"is {model['batch_size']!r}", "a positive integer")
+    elif batch_size is not None:
+        model["batch_size"] = batch_size
+    if not isinstance(model.setdefault("retry", 0), int) or model["retry"] < 0:
+        refuse("models[0].retry", f"is {model['retry']!r}", "the number of retries, from 0 up")
+    else:
+        # AISBench counts attempts: it would send nothing at 0 and repeat nothing at 1.
+        model["retry"] += 1
+
+
+def _inferencer(dataset: Mapping[str, Any]) -> Any:
+    return dataset.get("infer_cfg", {}).get("inferencer", {}).get("type")
+
+
+def _check_division(
+    variables: Mapping[str, Any], dataset: Mapping[str, Any] | None, model: Mapping[str, Any] | None, refuse: Refuse
+) -> None:
+    """Several senders share the work only as the built-in template lets them."""
+    allowed = "with several senders only what the built-in template has"
+    if dataset and (inferencer := _inferencer(dataset)) not in _OUR_INFERENCERS:
+        refuse("datasets[0].infer_cfg.inferencer.type", f"is {inferencer!r}, which cannot share the work", allowed)
+    if model and model.get("request_rate"):
+        refuse("models[0].request_rate", "would hold for each of several senders", "aisbench.model.request_rate")
+    runner = (variables.get("infer") or {}).get("runner", {}).get("type")
+    if runner != _OUR_RUNNER:
+        refuse("infer.runner.type", f"is {runner!r}, which starts only one sender", allowed)
+
+
+def _the_only(variables: Mapping[str, Any], name: str, refuse: Refuse) -> dict[str, Any] | None:
     """The single entry of ``datasets`` or ``models``: with two, no one could say which hits belong to which."""
     entries = variables.get(name)
     if not isinstance(entries, list) or len(entries) != 1 or not isinstance(entries[0], dict):

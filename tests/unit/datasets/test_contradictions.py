@@ -8,7 +8,6 @@ from __future__ import annotations
 import hmac
 import json
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,16 +31,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory, qwen3_tokenizer_dir: Pat
 @pytest.fixture
 def data_set(originals: dict[str, Path], tmp_path: Path) -> Callable[[str], DataSet]:
     """A fresh copy of a kind's data set."""
-
-    def make(kind: str) -> DataSet:
-        original = originals[kind]
-        root = original.parent.parent if original.parent.name == "result" else original.parent
-        target = tmp_path / root.name
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(root, target)
-        return DataSet(target / original.relative_to(root))
-
-    return make
+    return lambda kind: DataSet.copy_of(originals[kind], tmp_path)
 
 
 def validate(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, dict[str, Any]]:
