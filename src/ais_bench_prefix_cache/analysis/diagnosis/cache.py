@@ -231,7 +231,8 @@ def _speculative(evidence: Evidence) -> Finding | None:
         return None
     drafts = evidence.total(lambda counted: counted.speculative_drafts)
     by_sum = bool(with_hits) and evidence.hits_short == (with_hits or 0) * block_size and not evidence.excess_queries
-    by_responses = requests is not None and set(requests.shortfalls) == {block_size}
+    # Where nothing hits, a whole hit of one block is what lacks.
+    by_responses = requests is not None and set(requests.shortfalls) == {block_size} and requests.seen_hits > 0
     if requests is not None and requests.mismatched and not by_responses:
         return None
     # The server drafts, which vLLM shows only then, or its responses lack the block: a reset between two requests makes
@@ -240,16 +241,19 @@ def _speculative(evidence: Evidence) -> Finding | None:
     if not by_sum and not dropped:
         return None
     message = "the probes hit one block less than the cache holds, as with EAGLE or MTP speculative decoding"
-    if by_sum and (by_responses or dropped):
+    if by_sum and dropped:
         message = (
-            f"every request with hits lacks one block of {block_size} tokens, as with EAGLE or MTP speculative "
-            "decoding: it drops the last matched block"
+            f"the probes and every request with hits lack one block of {block_size} tokens, as with EAGLE or MTP "
+            "speculative decoding: it drops the last matched block"
         )
     elif by_sum:
+        block = f"one block of {block_size} tokens"
+        shown = f"the sum lacks {block} for each request with hits"
+        if by_responses:
+            shown = f"every request with hits lacks {block}"
         message = (
-            f"the sum lacks one block of {block_size} tokens for each request with hits, and the server drafts tokens: "
-            "consistent with EAGLE or MTP speculative decoding, which drops the last matched block, and with a reset "
-            "or evictions in between"
+            f"{shown}{', and the server drafts tokens' if drafts else ''}, which is consistent with EAGLE or MTP "
+            "speculative decoding, which drops the last matched block, and with evictions or a reset in between"
         )
     return Finding(
         Code.SPECULATIVE_DECODING,

@@ -118,10 +118,9 @@ CASES: list[tuple[Code, Evidence, str, str]] = [
         Code.SPECULATIVE_DECODING,
         counted(1000, 432, spec_decode_num_drafts=77),
         "warning",
-        "the sum lacks one block of 16 tokens for each request with hits, and the server drafts tokens: consistent "
-        "with "
-        "EAGLE or MTP speculative decoding, which drops the last matched block, and with a reset or evictions in "
-        "between",
+        "the sum lacks one block of 16 tokens for each request with hits, and the server drafts tokens, which is "
+        "consistent with EAGLE or MTP speculative decoding, which drops the last matched block, and with evictions or "
+        "a reset in between",
     ),
     (
         Code.SPECULATIVE_DECODING,
@@ -269,6 +268,24 @@ def test_what_the_probes_measured_outweighs_what_sums_and_steps_could_mean() -> 
         assert of(replace(evidence, facts=probed)) == [("HITS_MISSING", "warning")]
     dropping = replace(drafting, facts=replace(probed, dropped_blocks=1))
     assert [found for found, _ in of(dropping)] == ["SPECULATIVE_DECODING"]
+
+
+def test_a_whole_hit_of_one_block_that_is_missing_is_no_dropped_block() -> None:
+    """Every prompt salted: each request lacks the one block that it should hit."""
+    one_block = replace(WARM, tokens=TokenShare(1000, 144), canonical_prefix_tokens={"group-0": 16})
+    salted = seen(counted(1000, 0, one_block), [0] * 10, expected=[0] + [16] * 9)
+    assert of(salted) == [("HITS_MISSING", "warning")]
+    lacking = seen(counted(1000, 432), [0] + [48] * 9)
+    (finding,) = diagnose(lacking)
+    assert finding.message == (
+        "every request with hits lacks one block of 16 tokens, which is consistent with EAGLE or MTP speculative "
+        "decoding, which drops the last matched block, and with evictions or a reset in between"
+    )
+    (proven,) = diagnose(replace(lacking, facts=RunFacts(probed_block_size=16, dropped_blocks=1)))
+    assert proven.message == (
+        "the probes and every request with hits lack one block of 16 tokens, as with EAGLE or MTP speculative "
+        "decoding: it drops the last matched block"
+    )
 
 
 def test_preemptions_lose_nothing_where_all_hits_came() -> None:
