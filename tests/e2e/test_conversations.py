@@ -186,6 +186,8 @@ def test_texts_with_a_script_hit_what_is_planned(
         )
         files = json.loads(command_line("prepare", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1])
         command_line("run", "--scenario", scenario, cwd=tmp_path)
+    reported = json.loads(command_line("report", "--manifest", files["manifest"], "--json", cwd=tmp_path).stdout)
+    assert reported["run"]["mode"] == "conversations, scripted answers as text"
     rows = [json.loads(line) for line in Path(files["full"]).read_text().splitlines()]
     analysis = json.loads(Path(files["analysis"]).read_text())
     assert seen_by_the_sender(analysis) == [(row["actual_input_tokens"], row["theoretical_hit_tokens"]) for row in rows]

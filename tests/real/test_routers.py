@@ -91,6 +91,8 @@ CONVERSATION: dict[str, Any] = {
     "answer_length": {"mode": "uniform", "min": 5, "max": 30},
     "routing": "free",
 }
+# SGLang's router takes no token ids for a prompt.
+FORMS = {"sglang": {"form": "text", "answers": "scripted"}, "vllm": {"form": "token_ids", "answers": "generated"}}
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "cache_aware"])
@@ -106,7 +108,9 @@ def test_what_a_router_does_to_conversations_is_counted_against_their_staying(
     *_, counted = ROUTERS[engine]
     with routed(engine, tiny_model, tmp_path / "router.log", policy) as (server, service):
         model = {"batch_size": 4, "stream": True}
-        scenario = scenario_for(server, service=service, conversation=CONVERSATION, aisbench={"model": model})
+        scenario = scenario_for(
+            server, service=service, conversation={**CONVERSATION, **FORMS[engine]}, aisbench={"model": model}
+        )
         judged = judge(scenario, counted)
     analysis = judged.analysis
     theory, (tokens, hits) = analysis["theory"], judged.counted_total

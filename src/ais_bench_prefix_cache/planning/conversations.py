@@ -40,7 +40,7 @@ MOST_TURNS = 1_000_000
 MOST_TOKENS = 1_000_000
 """Of a system prompt or message that is made longer to come near a target."""
 
-_MOST_ROWS_TRIED = 4_000_000
+_MOST_ROWS_TRIED = 20_000_000
 """Rows of all plans together among which the nearest to a target is sought."""
 
 Key = TypeVar("Key", bound=Hashable)
@@ -312,7 +312,8 @@ def _nearest(target: float, traffic: _Traffic, drawn: _Lengths, sources: Sources
         return abs(traffic.share(lengths, sources).rate - target), system or message or 0, lengths
 
     reach = 4 * block_size
-    step = max(1, 2 * reach * len(traffic.rows) // _MOST_ROWS_TRIED)
+    # Odd, so that a step is never a whole block.
+    step = 2 * reach * len(traffic.rows) // _MOST_ROWS_TRIED | 1
 
     def around(size: int, least: int) -> range:
         """Sizes within some blocks: within one, rates fall."""

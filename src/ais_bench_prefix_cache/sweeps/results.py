@@ -38,7 +38,8 @@ class PointResult:
 
     ``reachable_hit_rate`` is that of a replay through a cache of the server's size, where one counted fewer hits than
     theory; else that of theory; None where a run counted fewer and nobody knows the size.
-    ``as_planned``: in every run the counters rose by exactly the planned hits and tokens. ``figures`` are milliseconds,
+    ``as_planned``: in every run the counters rose by exactly the planned hits and tokens; where theory is a range, by
+    hits within it. ``figures`` are milliseconds,
     and requests a second. ``uncached_tokens`` (of a request, by the counters) and ``ttft_ms`` are means of each run.
     """
 
@@ -173,6 +174,7 @@ def complete_row(outcome: RunOutcome) -> Row:
     analysis = outcome.analysis
     theory, actual = analysis.get("theory") or {}, analysis.get("actual") or {}
     planned = (theory.get("hit_tokens"), theory.get("input_tokens"))
+    least, most = _planned_hits(theory)
     counted = (actual.get("global_hits"), actual.get("global_queries"))
     performance = analysis.get(PERFORMANCE_KEY) or {}
     throughput = performance.get("throughput") or {}
@@ -185,7 +187,7 @@ def complete_row(outcome: RunOutcome) -> Row:
         "counted_input_tokens": counted[1],
         "theoretical_hit_rate": analysis.get("theoretical_hit_rate"),
         "counted_hit_rate": actual.get("global_hit_rate"),
-        "as_planned": planned == counted and counted[0] is not None,
+        "as_planned": counted[0] is not None and planned[1] == counted[1] and least <= counted[0] <= most,
         "batch_size": outcome.aisbench.batch_size,
         "request_rate_per_s": (performance.get("request_rate") or {}).get("asked_per_s"),
         "requests": performance.get("requests"),
@@ -213,13 +215,19 @@ def _rate(complete: Sequence[Row], hits: str, tokens: str) -> float | None:
     return sum(row[f"{hits}_hit_tokens"] for row in known) / total if total else None
 
 
+def _planned_hits(theory: Mapping[str, Any]) -> tuple[int, int]:
+    """The fewest and the most hits of theory: the same but where the server or a router chooses the ranks."""
+    bounds, hits = theory.get("range", {}), theory.get("hit_tokens", 0)
+    return bounds.get("least_hit_tokens", hits), bounds.get("most_hit_tokens", hits)
+
+
 def _reachable_hits(analysis: Mapping[str, Any]) -> int | None:
     """What a cache of the server's size hits of the requests, by the replay; of theory where nothing is missing."""
     planned = (analysis.get("theory") or {}).get("hit_tokens")
     counted = (analysis.get("actual") or {}).get("global_hits")
     if planned is None or counted is None:
         return None
-    if counted >= planned:
+    if counted >= _planned_hits(analysis["theory"])[0]:
         return int(planned)
     prediction = (analysis.get("runtime") or {}).get(FACTS_KEY, {}).get("cache_prediction")
     return None if prediction is None else int(prediction["hit_tokens"])

@@ -34,6 +34,8 @@ class Runs:
         self.fails: dict[int, BaseException] = {}
         self.forgets: dict[int, tuple[int | None, int]] = {}
         """By concurrency: hits of a replay through a cache of the server's size, and hits that are counted."""
+        self.any_routing: tuple[int, int] | None = None
+        """The fewest and the most hits where the server chooses the ranks."""
 
     def __call__(self, path: Path, *, settings: Sequence[str], labels: dict[str, str], load: Any, bar: Any) -> Any:
         point = {field: json.loads(value) for field, _, value in (text.partition("=") for text in settings)}
@@ -44,7 +46,9 @@ class Runs:
         hits = round(100 * point[RATE])
         times = [200.0 - 1.5 * hits + 0.01 * number] * 24
         run = RunDirectory(write_run(self.directory / f"{number}", times))
-        planned = {"hit_tokens": 24 * hits, "input_tokens": 2400}
+        planned: dict[str, Any] = {"hit_tokens": 24 * hits, "input_tokens": 2400}
+        if self.any_routing is not None:
+            planned["range"] = dict(zip(("least_hit_tokens", "most_hit_tokens"), self.any_routing, strict=True))
         analysis = {
             "theory": planned,
             "theoretical_hit_rate": hits / 100,
@@ -118,6 +122,17 @@ def test_where_the_cache_begins_to_forget(tmp_path: Path, runs: Runs) -> None:
     page = (tmp_path / "sweep" / "sweep.html").read_text()
     assert "Where the cache begins to forget" in page and ">reachable<" in page
     assert "<td>50.00 %</td><td>45.00 % (not as planned)</td>" in page.replace("\n", "")
+
+
+def test_within_its_range_a_run_is_as_planned(tmp_path: Path, runs: Runs) -> None:
+    runs.forgets, runs.any_routing = {1: (None, 700), 4: (None, 699), 8: (None, 1501)}, (700, 1500)
+    scenario = scenario_file(tmp_path, url="http://127.0.0.1:1", prefix_cache={"mode": "warmup"})
+    found = sweep(scenario, {RATE: [0.6], BATCH: [1, 4, 8]}, directory=tmp_path / "sweep")
+    assert [(point.as_planned, point.reachable_hit_rate) for point in found.points] == [
+        (True, 0.6),
+        (False, None),
+        (False, 0.6),
+    ]
 
 
 def test_a_failed_run_is_recorded_and_made_again(begin: Callable[..., Any], runs: Runs, tmp_path: Path) -> None:
