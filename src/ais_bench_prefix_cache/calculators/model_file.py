@@ -10,6 +10,7 @@ from typing import Any
 from ais_bench_prefix_cache.calculators.config_reader import text_part
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import CalculationError
+from ais_bench_prefix_cache.foundation.regular_files import open_regular
 
 
 def read_model_config(path: Path) -> Mapping[str, Any]:
@@ -20,7 +21,8 @@ def read_model_config(path: Path) -> Mapping[str, Any]:
         OSError: the file cannot be read.
     """
     try:
-        config = json.loads(path.read_text(encoding="utf-8-sig"))
+        with open_regular(path, follow_links=True) as stream:
+            config = json.loads(stream.read().decode("utf-8-sig"))
     except RecursionError:
         raise CalculationError.of(Code.MODEL_CONFIG, str(path), "is nested too deeply") from None
     except ValueError as error:

@@ -21,6 +21,7 @@ from ais_bench_prefix_cache.datasets.format.writing import FileRecord, FileSet, 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.findings import shown
+from ais_bench_prefix_cache.foundation.regular_files import open_regular
 from ais_bench_prefix_cache.foundation.row_files import BadRow, RowFile
 from ais_bench_prefix_cache.foundation.row_texts import USUAL_FIELDS, field_value, find_field
 
@@ -77,7 +78,7 @@ def extract(source: Path, output: Path, *, form: str = PLAIN, model: str | None 
     if output.exists() and source.exists() and output.samefile(source):
         raise ArtifactError.of(Code.SAME_FILE, str(output), "the output file is the input file")
     try:
-        with source.open("rb") as stream, FileSet(replace=True) as files:
+        with open_regular(source, follow_links=True) as stream, FileSet(replace=True) as files:
             growing = files.open(output)
             if form in FORMS:
                 rows = _write_requests(stream, source, growing, form, model)

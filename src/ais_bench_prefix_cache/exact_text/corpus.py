@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import Problem, ScenarioError
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
+from ais_bench_prefix_cache.foundation.regular_files import open_regular
 from ais_bench_prefix_cache.foundation.row_files import BadRow, RowFile
 from ais_bench_prefix_cache.foundation.row_texts import USUAL_FIELDS, field_value, find_field
 
@@ -94,7 +95,8 @@ def load_corpus(path: Path, field: str, *alternatives: str) -> Corpus:
     """
     where = "scenario: corpus.path"
     try:
-        data = path.read_bytes()
+        with open_regular(path, follow_links=True) as stream:
+            data = stream.read()
     except FileNotFoundError as error:
         raise ScenarioError.of(Code.CORPUS_NOT_FOUND, where, f"the file {str(path)!r} does not exist") from error
     except IsADirectoryError as error:

@@ -47,6 +47,8 @@ def run_section(analysis: Mapping[str, Any], config: Mapping[str, Any]) -> dict[
     mode = ", ".join(config["multimodal"]["scenarios"]) if theory is None else config["prefix_cache"]["mode"]
     if theory is not None and "turns" in theory:
         mode = f"conversations, {config['conversation']['answers']} answers"
+        if (form := config["conversation"].get("form", "token_ids")) != "token_ids":
+            mode += f" as {form}"
         routing = config["conversation"].get("routing", "sticky")
         if routing != "sticky":
             mode += f", {routing} routing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -110,9 +111,9 @@ def _read_both(baseline: Sequence[Path], after: Sequence[Path]) -> tuple[Snapsho
         return SnapshotTexts(tuple(texts), tuple(str(path) for path in paths))
 
     for option, paths in (("--baseline", baseline), ("--after", after)):
-        seen: set[Path] = set()
+        seen: set[str] = set()
         for path in paths:
-            if path.resolve() in seen:
+            if os.path.realpath(path) in seen:
                 problems.append(
                     Problem(
                         Code.DUPLICATE_KEY,
@@ -121,7 +122,7 @@ def _read_both(baseline: Sequence[Path], after: Sequence[Path]) -> tuple[Snapsho
                         allowed="one text of each port",
                     )
                 )
-            seen.add(path.resolve())
+            seen.add(os.path.realpath(path))
     both = read(baseline), read(after)
     if len(baseline) != len(after):
         problems.append(

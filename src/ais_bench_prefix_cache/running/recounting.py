@@ -26,13 +26,14 @@ from ais_bench_prefix_cache.analysis.request_record import RequestRecord
 from ais_bench_prefix_cache.analysis.run_facts import FACTS_KEY
 from ais_bench_prefix_cache.analysis.seen_request import CachedTokensState, SeenRequest
 from ais_bench_prefix_cache.datasets.format.document_checks import MEASURED_STATUSES, compare_exactly
-from ais_bench_prefix_cache.datasets.format.documents import open_regular, read_document, read_sealed
+from ais_bench_prefix_cache.datasets.format.documents import read_document, read_sealed
 from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
 from ais_bench_prefix_cache.datasets.format.paths import RunDirectory
 from ais_bench_prefix_cache.datasets.format.rows import read_rows
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, SnapshotError
 from ais_bench_prefix_cache.foundation.findings import Findings
+from ais_bench_prefix_cache.foundation.regular_files import open_regular
 from ais_bench_prefix_cache.foundation.telling import no_note
 from ais_bench_prefix_cache.reporting.records_file import read_records
 from ais_bench_prefix_cache.scenario.effective import service_from_effective, validation_from_effective

@@ -13,6 +13,7 @@ import numpy as np
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import GenerationError, Problem
 from ais_bench_prefix_cache.foundation.random_streams import RandomStream
+from ais_bench_prefix_cache.foundation.regular_files import open_regular
 from ais_bench_prefix_cache.planning.lengths import sample_lengths
 from ais_bench_prefix_cache.planning.plan import Int64Column
 from ais_bench_prefix_cache.scenario.csv_lengths import OUTPUT_COLUMNS, read_csv_lengths
@@ -62,7 +63,8 @@ def parse_ranges(argument: str) -> tuple[LengthRange, ...]:
     if argument.strip().lower().endswith(".txt"):
         where = argument.strip()
         try:
-            text = Path(where).read_text(encoding="utf-8-sig")
+            with open_regular(Path(where), follow_links=True) as stream:
+                text = stream.read().decode("utf-8-sig")
         except FileNotFoundError:
             raise GenerationError.of(Code.MISSING_FILE, where, "the file does not exist") from None
         except (OSError, UnicodeDecodeError) as error:

@@ -8,9 +8,7 @@ number and an added space alike.
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +16,10 @@ from typing import Any, BinaryIO, TypeGuard
 
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError, Problem
+from ais_bench_prefix_cache.foundation.regular_files import open_regular
 from ais_bench_prefix_cache.foundation.strict_json import JsonError, canonical_sha256, parse_json
 
 DIGEST_KEY = "content_sha256"
-READ_BYTES = 1 << 20
 _SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -39,27 +37,6 @@ def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
 def render_document(document: Mapping[str, Any]) -> bytes:
     """The bytes of a document's file."""
     return (json.dumps(document, ensure_ascii=False, allow_nan=False, indent=2) + "\n").encode()
-
-
-def open_regular(path: Path, *, follow_links: bool = False) -> BinaryIO:
-    """Open a file for reading that must be a plain one: not a link, directory, device, socket or FIFO.
-
-    A file of a data set is data: a link could lead anywhere, and reading a FIFO or a device may never end.
-    ``follow_links`` is for files that a user names.
-    Raises :class:`OSError`.
-    """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        # Opening a FIFO waits for a writer, unless told not to.
-        descriptor = os.open(path, flags if follow_links else flags | os.O_NOFOLLOW)
-    except OSError:
-        if path.is_symlink() and not follow_links:
-            raise OSError(None, "it is a symbolic link, not a file", str(path)) from None
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(None, "it is a directory, device, socket or FIFO, not a file", str(path))
-    return os.fdopen(descriptor, "rb", buffering=READ_BYTES)
 
 
 def read_document(path: Path, *, what: str) -> tuple[dict[str, Any], bytes]:

@@ -28,7 +28,7 @@ from ais_bench_prefix_cache.datasets.format.document_checks import (
     check_manifest_form,
     compare_exactly,
 )
-from ais_bench_prefix_cache.datasets.format.documents import digest_problems, open_regular, sealed
+from ais_bench_prefix_cache.datasets.format.documents import digest_problems, sealed
 from ais_bench_prefix_cache.datasets.format.file_records import file_records
 from ais_bench_prefix_cache.datasets.format.kind import Content, DataSetKind, Ledger, Sources
 from ais_bench_prefix_cache.datasets.format.manifest import artifacts_section
@@ -38,6 +38,7 @@ from ais_bench_prefix_cache.datasets.format.sources import tokenizer_problem
 from ais_bench_prefix_cache.datasets.format.writing import FileSet
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.findings import Findings, shown
+from ais_bench_prefix_cache.foundation.regular_files import open_regular
 
 if TYPE_CHECKING:
     from ais_bench_prefix_cache.exact_text.corpus import Corpus

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from ais_bench_prefix_cache.datasets.format.documents import READ_BYTES, open_regular
 from ais_bench_prefix_cache.datasets.format.writing import FileRecord
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.findings import Findings
+from ais_bench_prefix_cache.foundation.regular_files import READ_BYTES, open_regular
 
 
 def file_records(files: Mapping[str, Path], findings: Findings) -> dict[str, FileRecord]:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
-from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256, open_regular
+from ais_bench_prefix_cache.datasets.format.documents import is_count, is_sha256
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.findings import Findings
+from ais_bench_prefix_cache.foundation.regular_files import open_regular
 from ais_bench_prefix_cache.foundation.strict_json import parse_json
 
 ANSWER = "none"

@@ -12,9 +12,9 @@ import hashlib
 import hmac
 from pathlib import Path
 
-from ais_bench_prefix_cache.datasets.format.documents import open_regular
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
+from ais_bench_prefix_cache.foundation.regular_files import open_regular
 
 SUFFIX = ".hmac"
 LEAST_KEY_BYTES = 32

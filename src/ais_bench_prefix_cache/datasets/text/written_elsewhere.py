@@ -21,7 +21,6 @@ from ais_bench_prefix_cache.datasets.format.documents import (
     digest_problems,
     is_count,
     is_sha256,
-    open_regular,
     read_document,
 )
 from ais_bench_prefix_cache.datasets.format.engine import VerifiedDataSet
@@ -30,6 +29,7 @@ from ais_bench_prefix_cache.datasets.format.rows import parsed_row, request_row
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.findings import Findings, shown
+from ais_bench_prefix_cache.foundation.regular_files import open_regular
 from ais_bench_prefix_cache.foundation.token_share import TokenShare
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from ais_bench_prefix_cache.foundation.codes import Code
 from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.findings import shown
+from ais_bench_prefix_cache.foundation.regular_files import open_regular
 from ais_bench_prefix_cache.foundation.row_files import BadRow, RowFile
 from ais_bench_prefix_cache.foundation.row_texts import USUAL_FIELDS, field_value, find_field
 from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, ExtraKeys, MultimodalItem, block_hashes
@@ -107,7 +108,7 @@ def read_trace(
     """
     fields = fields or TraceFields()
     reader = _Reader(fields, trace_block_size, output_tokens)
-    with path.open("rb") as stream:
+    with open_regular(path, follow_links=True) as stream:
         file = RowFile(stream, path, ArtifactError, (fields.rank, *INTEGER_FIELDS, fields.output or OUTPUT_FIELDS[0]))
         rows = file.read(lambda row: (row, reader.prompt(row)))
         while batch := list(islice(rows, BATCH_ROWS)):
