@@ -153,6 +153,35 @@ def test_ranks_that_the_server_chooses_are_judged_by_their_range(
     assert reported["run"]["mode"] == "conversations, generated answers, free routing"
 
 
+def test_a_small_cache_hits_what_the_replay_in_the_order_of_sending_says(
+    deepseek_tokenizer_dir: Path, tmp_path: Path, command_line: CommandLine
+) -> None:
+    """Conversations go ahead of others that think, one request at a time."""
+    configuration = ServerConfiguration(
+        tokenizer=deepseek_tokenizer_dir, model="tiny", num_blocks=60, max_model_len=900, decode_tokens_per_second=None
+    )
+    with running_server(configuration) as url:
+        scenario = talk(
+            tmp_path,
+            deepseek_tokenizer_dir,
+            url,
+            ranks=1,
+            stream=True,
+            think_time_ms={"mode": "uniform", "min": 1, "max": 900},
+            **BRANCHES,
+        )
+        document = json.loads(scenario.read_text())
+        document["aisbench"]["model"]["batch_size"] = 1
+        scenario.write_text(json.dumps(document))
+        files = json.loads(command_line("prepare", "--scenario", scenario, cwd=tmp_path).stdout.splitlines()[-1])
+        command_line("run", "--scenario", scenario, cwd=tmp_path)
+    analysis = json.loads(Path(files["analysis"]).read_text())
+    (finding,) = analysis["findings"]
+    assert finding["code"] == "CACHE_TOO_SMALL"
+    hits = analysis["actual"]["global_hits"]
+    assert finding["evidence"]["predicted_hits"] == hits < analysis["theory"]["hit_tokens"]
+
+
 @pytest.mark.parametrize(
     "more", [{"routing": "sticky"}, {"routing": "round_robin", "system_prompts": {"count": 0}}], ids=["stay", "in turn"]
 )

@@ -24,25 +24,36 @@ CONVERSATION: dict[str, Any] = {
     "message_length": {"mode": "uniform", "min": 1, "max": 79},
     "answer_length": {"mode": "uniform", "min": 1, "max": 40},
 }
-CASES = [
-    ("one-engine", "generated", 1, False),
-    ("one-engine", "scripted", 32, True),
-    ("two-engines", "generated", 12, True),
-    ("two-engines", "scripted", 12, False),
+AGENTS: dict[str, Any] = {
+    "branches": {"after_turn": 2, "count": 3, "turns": {"mode": "uniform", "min": 1, "max": 2}},
+    "tool_results": {"length": {"mode": "uniform", "min": 40, "max": 120}, "time_ms": {"mode": "fixed", "value": 20}},
+}
+RETRIES: dict[str, Any] = {"branches": {"after_turn": 1, "count": 2, "message": "same"}}
+IN_TURN: dict[str, Any] = {"routing": "round_robin"}
+CASES: list[tuple[str, str, int, bool, dict[str, Any]]] = [
+    ("one-engine", "generated", 1, False, {}),
+    ("one-engine", "scripted", 32, True, AGENTS),
+    ("two-engines", "generated", 12, True, {}),
+    ("two-engines", "scripted", 12, False, {}),
+    ("two-engines", "generated", 16, True, AGENTS | IN_TURN),
+    ("two-engines", "scripted", 16, True, RETRIES | IN_TURN),
 ]
 
 
-@pytest.mark.parametrize(("server", "answers", "batch_size", "stream"), CASES, indirect=["server"])
+@pytest.mark.parametrize(("server", "answers", "batch_size", "stream", "more"), CASES, indirect=["server"])
 def test_every_turn_hits_what_is_planned(
     server: Any,
     answers: str,
     batch_size: int,
     stream: bool,
+    more: dict[str, Any],
     scenario_for: Callable[..., Path],
     judge: Callable[..., Any],
 ) -> None:
     model = {"batch_size": batch_size, "stream": stream, "generation_kwargs": {"temperature": 1}}
-    scenario = scenario_for(server, conversation={**CONVERSATION, "answers": answers}, aisbench={"model": model})
+    scenario = scenario_for(
+        server, conversation={**CONVERSATION, "answers": answers, **more}, aisbench={"model": model}
+    )
     judged = judge(scenario)
     assert judged.requests_seen == judged.requests_planned
     assert judged.counted == judged.planned
