@@ -77,10 +77,10 @@ def how_judged(comparison: Comparison) -> str:
         over.append("over the runs of a point")
     if "requests" in sources:
         over.append("over blocks of requests, widened, because one or two runs do not show how much runs differ")
-    return (
-        f"A figure is better or worse where its whole interval lies beyond {comparison.threshold:.0%}. "
-        f"All intervals hold together with 95 %; they are taken {' or '.join(over) or 'over nothing'}."
-    )
+    judged = f"A figure is better or worse where its whole interval lies beyond {comparison.threshold:.0%}. "
+    if not over:
+        return judged + "No figure has an interval."
+    return judged + f"All intervals hold together with 95 %; they are taken {' or '.join(over)}."
 
 
 def difference_rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:

@@ -12,6 +12,7 @@ from ais_bench_prefix_cache.comparisons.comparison_page import (
     HEADER,
     comparison_document,
     difference_rows,
+    how_judged,
     render_comparison_page,
 )
 from ais_bench_prefix_cache.foundation.grid_table import render_grid
@@ -55,3 +56,10 @@ def test_rows_and_document_have_the_same_figures(comparison: Comparison) -> None
     told = document["points"][0]["differences"][0]
     assert (told["metric"], told["change"], told["verdict"]) == ("ttft_p50", pytest.approx(1.0), "worse")
     assert document["conditions"] == [{"condition": "ttft_p99 > +5%", "state": "met"}]
+
+
+def test_figures_without_intervals_are_judged_over_nothing_that_is_named(tmp_path: Path) -> None:
+    one, other = (write_run(tmp_path / name, [100.0 + number for number in range(10)]) for name in "ab")
+    assert how_judged(compare(one, other)) == (
+        "A figure is better or worse where its whole interval lies beyond 5%. No figure has an interval."
+    )
