@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 # ---- corpora ---------------------------------------------------------------------------------------------------------
@@ -289,6 +290,14 @@ FAMILIES: dict[str, Callable[[], Tokenizer]] = {
 
 UNPROVEN: dict[str, Callable[[], Tokenizer]] = {"byte-level across spaces": _across_spaces}
 """Families for which some corpora must be refused."""
+
+
+def family_params(*names: str) -> list[Any]:
+    """Names of families as parameters of a test; `make check` takes the first three, `make test` all."""
+    return [
+        pytest.param(name, marks=[] if number < 3 else [pytest.mark.more_families]) for number, name in enumerate(names)
+    ]
+
 
 # ---- Qwen3 -----------------------------------------------------------------------------------------------------------
 

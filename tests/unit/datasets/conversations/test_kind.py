@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doubles.tokenizer_families import FAMILIES, UNPROVEN
+from tests.doubles.tokenizer_families import FAMILIES, UNPROVEN, family_params
 
 from ais_bench_prefix_cache.cli import main
 
@@ -47,7 +47,7 @@ def rows_of(files: dict[str, str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("answers", ["generated", "scripted"])
-@pytest.mark.parametrize("family", [each for each in (*FAMILIES, *UNPROVEN) if each != "bytes only"])
+@pytest.mark.parametrize("family", family_params(*(each for each in (*FAMILIES, *UNPROVEN) if each != "bytes only")))
 def test_every_text_has_its_tokens_and_parts_where_planned(
     prepare: Any, tokenizer_dir: Any, family: str, answers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -93,7 +93,7 @@ def test_every_text_has_its_tokens_and_parts_where_planned(
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("family", [each for each in FAMILIES if each != "bytes only"])
+@pytest.mark.parametrize("family", family_params(*(each for each in FAMILIES if each != "bytes only")))
 def test_texts_of_whole_histories_have_the_planned_tokens(
     prepare: Any, tokenizer_dir: Any, family: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

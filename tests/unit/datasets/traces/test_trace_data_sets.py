@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doubles.tokenizer_families import FAMILIES, UNPROVEN
+from tests.doubles.tokenizer_families import FAMILIES, UNPROVEN, family_params
 
 from ais_bench_prefix_cache.cli import main
 from ais_bench_prefix_cache.kvcache.replay import SequentialReplay
@@ -147,7 +147,7 @@ def in_the_middle_of_blocks(rows: Rows, block_size: int) -> Rows:
     return [row | {"input_length": row["input_length"] - 2 * (row["input_length"] % block_size < 2)} for row in rows]
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *UNPROVEN])
+@pytest.mark.parametrize("family", family_params(*FAMILIES, *UNPROVEN))
 def test_every_family_is_exact_or_says_why_not(
     family: str, prepare: Any, tokenizer_dir: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
