@@ -38,7 +38,9 @@ def texts(
     return [each.text for each in made]
 
 
-@pytest.mark.parametrize("name", ["qwen3_tokenizer_dir", "deepseek_tokenizer_dir"])
+@pytest.mark.parametrize(
+    "name", ["qwen3_tokenizer_dir", pytest.param("deepseek_tokenizer_dir", marks=pytest.mark.more_families)]
+)
 def test_every_text_has_exactly_the_wanted_tokens(name: str, gsm8k_path: Path, request: pytest.FixtureRequest) -> None:
     directory = request.getfixturevalue(name)
     raw = AutoTokenizer.from_pretrained(str(directory))

@@ -84,7 +84,11 @@ def common(first: list[int], second: list[int]) -> int:
 
 @pytest.mark.parametrize(
     ("tokenizer_fixture", "trace_block_size"),
-    [("qwen3_tokenizer_dir", 16), ("qwen3_tokenizer_dir", 512), ("deepseek_tokenizer_dir", 64)],
+    [
+        ("qwen3_tokenizer_dir", 16),
+        ("qwen3_tokenizer_dir", 512),
+        pytest.param("deepseek_tokenizer_dir", 64, marks=pytest.mark.more_families),
+    ],
 )
 def test_prompts_share_exactly_what_the_trace_shares(
     tokenizer_fixture: str, trace_block_size: int, prepare: Any, request: pytest.FixtureRequest
