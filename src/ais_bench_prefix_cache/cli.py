@@ -45,6 +45,7 @@ COMMANDS = {
     "schema": "print the Scenario's JSON Schema",
     "distribution": "make a data set whose prompts copy the beginning of earlier ones",
     "extract": "keep only the requests of a data set, for this or another benchmark",
+    "conversations": "write a Scenario whose conversations are as long as those of a file",
     "prompts": "print prompts that repeat, are unique, or share a prefix",
     "kv": "size a KV cache: bytes per token, memory, page tables, fragmentation, what fits",
     "batching": "static against continuous batching: start, finish, slots over time",
