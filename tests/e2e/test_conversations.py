@@ -126,7 +126,8 @@ def test_every_turn_and_every_counter_is_as_planned(
     }
 
     reported = json.loads(command_line("report", "--manifest", files["manifest"], "--json", cwd=tmp_path).stdout)
-    assert (reported["run"]["mode"], reported["run"]["requests"]) == (f"conversations, {answers} answers", len(rows))
+    mode = f"conversations, {answers} answers" + (", round_robin routing" if "routing" in more else "")
+    assert (reported["run"]["mode"], reported["run"]["requests"]) == (mode, len(rows))
     page = tmp_path / "report.html"
     command_line("report", "--manifest", files["manifest"], "--html", page, cwd=tmp_path)
     assert "conversations" in page.read_text()
