@@ -46,10 +46,14 @@ class ByHand:
         for row in self.rows:
             self.send(row["question"], row["dp_rank"])
 
-    def save(self, name: str) -> Path:
+    def save(self, name: str, *, while_busy: bool = False) -> Path:
         path = self.directory / name
-        path.write_text(settled(lambda: self.client.get("/metrics").text), encoding="utf-8")
+        text = self._metrics() if while_busy else settled(self._metrics)
+        path.write_text(text, encoding="utf-8")
         return path
+
+    def _metrics(self) -> str:
+        return self.client.get("/metrics").text
 
     def analyze(self, before: Path, after: Path, expect: int = 0) -> tuple[str, str]:
         """Standard output and standard error."""
@@ -172,7 +176,7 @@ def test_snapshots_that_cannot_be_compared(server: Any, by_hand: Callable[..., B
 def test_a_snapshot_while_a_request_runs(server: Any, by_hand: Callable[..., ByHand]) -> None:
     hand = by_hand(server)
     with running_request(hand.client):
-        before = hand.save("before.prom")
+        before = hand.save("before.prom", while_busy=True)
     hand.send_all()
     document = json.loads(hand.analyze(before, hand.save("after.prom"))[0])
     assert "SERVER_BUSY" in codes(document)
