@@ -63,7 +63,7 @@ check: $(CHECK_VENV)/.installed
 	@test -n "$(ROOM)" -a -d "$(ROOM_SOURCE)" || { echo "name a room: make check ROOM=$$(cd src/ais_bench_prefix_cache && ls -d [a-z]*/ | tr -d '/' | paste -sd '|')"; exit 2; }
 	$(CHECK_RUN) -m ruff check $(ROOM_SOURCE) $(ROOM_TESTS)
 	$(CHECK_RUN) -m mypy --cache-dir $(CHECK_VENV)/mypy $(ROOM_SOURCE) $(ROOM_TESTS)
-	$(if $(ROOM_TESTS),$(CHECK_RUN) -m pytest -q -m "not aisbench and not more_families" -n 2 $(ROOM_TESTS),@echo "no unit tests; docs/architecture.md says where it is tested:"; grep '`$(ROOM)/[^|]*|$$' docs/architecture.md)
+	$(if $(ROOM_TESTS),$(CHECK_RUN) -m pytest -q -m "not aisbench and not slow" -n 2 $(ROOM_TESTS),@echo "no unit tests; docs/architecture.md says where it is tested:"; grep '`$(ROOM)/[^|]*|$$' docs/architecture.md)
 
 # The parts of the suite that need neither AISBench nor a real server.
 WITHOUT_AISBENCH := -m "not aisbench and not real" tests/unit tests/golden tests/property

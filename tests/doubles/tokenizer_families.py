@@ -294,9 +294,7 @@ UNPROVEN: dict[str, Callable[[], Tokenizer]] = {"byte-level across spaces": _acr
 
 def family_params(*names: str) -> list[Any]:
     """Names of families as parameters of a test; `make check` takes the first three, `make test` all."""
-    return [
-        pytest.param(name, marks=[] if number < 3 else [pytest.mark.more_families]) for number, name in enumerate(names)
-    ]
+    return [pytest.param(name, marks=[] if number < 3 else [pytest.mark.slow]) for number, name in enumerate(names)]
 
 
 # ---- Qwen3 -----------------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ def texts(
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen3_tokenizer_dir", pytest.param("deepseek_tokenizer_dir", marks=pytest.mark.more_families)]
+    "name", ["qwen3_tokenizer_dir", pytest.param("deepseek_tokenizer_dir", marks=pytest.mark.slow)]
 )
 def test_every_text_has_exactly_the_wanted_tokens(name: str, gsm8k_path: Path, request: pytest.FixtureRequest) -> None:
     directory = request.getfixturevalue(name)

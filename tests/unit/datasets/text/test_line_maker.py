@@ -100,7 +100,15 @@ def test_any_ranges_give_the_lines_of_rows_rendered_one_by_one(case: str, prepar
         assert sum(batch.rows for batch in batches) == COUNT
 
 
-@pytest.mark.parametrize(("workers", "verify"), [(1, "proof"), (2, "proof"), (3, "proof"), (2, "full")])
+@pytest.mark.parametrize(
+    ("workers", "verify"),
+    [
+        (1, "proof"),
+        (2, "proof"),
+        pytest.param(3, "proof", marks=pytest.mark.slow),
+        pytest.param(2, "full", marks=pytest.mark.slow),
+    ],
+)
 def test_any_number_of_workers_writes_the_same_bytes(
     workers: int, verify: str, prepared: Callable[..., Prepared]
 ) -> None:

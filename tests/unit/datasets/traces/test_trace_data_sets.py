@@ -87,7 +87,7 @@ def common(first: list[int], second: list[int]) -> int:
     [
         ("qwen3_tokenizer_dir", 16),
         ("qwen3_tokenizer_dir", 512),
-        pytest.param("deepseek_tokenizer_dir", 64, marks=pytest.mark.more_families),
+        pytest.param("deepseek_tokenizer_dir", 64, marks=pytest.mark.slow),
     ],
 )
 def test_prompts_share_exactly_what_the_trace_shares(
@@ -129,6 +129,7 @@ def test_validate_proves_the_data_set(
     assert Path(again["requests"]).read_bytes() == Path(files["requests"]).read_bytes()
 
 
+@pytest.mark.slow
 def test_several_workers_make_the_same_files(
     prepare: Any, qwen3_tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch, gsm8k_path: Path, tmp_path: Path
 ) -> None:
