@@ -61,6 +61,45 @@ def test_every_turn_hits_what_is_planned(
     assert judged.analysis["warnings"] == []
 
 
+@pytest.mark.parametrize("server", ["one-engine"], indirect=True)
+def test_texts_with_a_script_are_exact(
+    server: Any, scenario_for: Callable[..., Path], judge: Callable[..., Any]
+) -> None:
+    model = {"batch_size": 8, "stream": True, "generation_kwargs": {"temperature": 1}}
+    section = {**CONVERSATION, "form": "text", "answers": "scripted"}
+    judged = judge(scenario_for(server, conversation=section, aisbench={"model": model}))
+    assert (judged.counted, judged.requests_seen) == (judged.planned, judged.requests_planned)
+    assert judged.analysis["findings"] == []
+
+
+@pytest.mark.parametrize("server", ["two-engines"], indirect=True)
+def test_the_server_s_own_choice_of_ranks_stays_within_its_range(
+    server: Any, scenario_for: Callable[..., Path], judge: Callable[..., Any]
+) -> None:
+    conversation = {**CONVERSATION, "routing": "free"}
+    judged = judge(scenario_for(server, conversation=conversation, aisbench={"model": {"batch_size": 6}}))
+    (queries, hits), (planned, _) = judged.counted_total, judged.planned_total
+    bounds = judged.analysis["theory"]["range"]
+    assert queries == planned
+    assert bounds["least_hit_tokens"] <= hits <= bounds["most_hit_tokens"]
+    (finding,) = judged.analysis["findings"]
+    assert finding["code"] == "FREE_ROUTING"
+    assert finding["evidence"]["counted_hits"] == hits
+    assert judged.analysis["warnings"] == []
+
+
+@pytest.mark.parametrize("server", ["forty-blocks"], indirect=True)
+def test_a_small_cache_hits_what_the_replay_in_the_order_of_sending_says(
+    server: Any, scenario_for: Callable[..., Path], judge: Callable[..., Any]
+) -> None:
+    """Conversations go ahead of others that think, one request at a time."""
+    conversation = {**CONVERSATION, "think_time_ms": {"mode": "uniform", "min": 1, "max": 1500}, **AGENTS}
+    judged = judge(scenario_for(server, conversation=conversation, aisbench={"model": {"batch_size": 1}}))
+    assert {finding["code"] for finding in judged.analysis["findings"]} == {"CACHE_TOO_SMALL"}
+    (finding,) = judged.analysis["findings"]
+    assert finding["evidence"]["predicted_hits"] == judged.counted_total[1] < judged.planned_total[1]
+
+
 def traffic(plan: ConversationPlan) -> dict[str, Any]:
     """All conversations at once through the driver's scheduler, which answers request *i* with ``(31 i + n) % 50``.
 
