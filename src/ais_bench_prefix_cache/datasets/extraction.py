@@ -23,7 +23,7 @@ from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.findings import shown
 from ais_bench_prefix_cache.foundation.regular_files import open_regular
 from ais_bench_prefix_cache.foundation.row_files import BadRow, RowFile
-from ais_bench_prefix_cache.foundation.row_texts import USUAL_FIELDS, field_value, find_field
+from ais_bench_prefix_cache.foundation.row_texts import USUAL_FIELDS, field_value, find_field, has_half_character
 
 PLAIN = "plain"
 DEFAULT_SUFFIX = "_extracted"
@@ -143,20 +143,12 @@ def _request_row(row: Mapping[str, Any]) -> dict[str, Any]:
                 hint=f"The row has {', '.join(map(repr, row)) or 'no fields'}.",
             )
         value = field_value(row, field)
-        if isinstance(value, str) and not _can_be_written(value):
+        if isinstance(value, str) and has_half_character(value):
             raise BadRow(Code.WRONG_TYPE, f"{field} holds half of a character (a lone surrogate)", allowed)
         if not _is_right(key, value):
             raise BadRow(Code.WRONG_TYPE, f"{field} says {shown(value)}", allowed)
         request[key] = value
     return request
-
-
-def _can_be_written(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _is_right(key: str, value: object) -> bool:

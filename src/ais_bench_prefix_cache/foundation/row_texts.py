@@ -16,7 +16,7 @@ def field_value(row: Mapping[str, Any], field: str) -> Any:
     """
     if field in row or not ("." in field or "[]" in field):
         return row.get(field)
-    texts = [text for value in _values(row, field.split(".")) for text in _texts(value)]
+    texts = [text for value in _values(row, field.split(".")) for text in texts_in(value)]
     return "\n".join(texts) if texts else None
 
 
@@ -40,9 +40,14 @@ def _values(value: Any, keys: Sequence[str]) -> Iterator[Any]:
             yield from _values(element, keys[1:])
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts_in(value: Any) -> Iterator[str]:
     """A text, or the texts of a message in parts: ``[{"type": "text", "text": "…"}, …]``."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         yield from (part["text"] for part in value if isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
+def has_half_character(text: str) -> bool:
+    """Whether a lone surrogate stands in a text, which no encoding has."""
+    return any("\ud800" <= character <= "\udfff" for character in text)

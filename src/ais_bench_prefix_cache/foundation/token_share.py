@@ -19,3 +19,7 @@ class TokenShare:
     def rate(self) -> float:
         """The division that is made last; 0.0 where there is nothing to divide."""
         return self.shared / self.total if self.total else 0.0
+
+    def section(self) -> dict[str, int | float]:
+        """Of tokens of prompts that hit, as the theory of an analysis has it."""
+        return {"input_tokens": self.total, "hit_tokens": self.shared, "hit_rate": self.rate}

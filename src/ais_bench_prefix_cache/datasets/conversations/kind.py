@@ -311,11 +311,13 @@ def theory_section(plan: ConversationPlan) -> dict[str, Any]:
     """
 
     def shares(key: Callable[[PlannedTurn], int], name: Callable[[int], str] = str) -> dict[str, Any]:
-        return {name(value): _share_section(*share) for value, share in plan.shares(key).items()}
+        found = plan.shares(key).items()
+        return {name(value): {"requests": requests, **share.section()} for value, (requests, share) in found}
 
-    by_rank = {str(rank): _share_section(0, TokenShare()) for rank in range(plan.dp_size)}
+    by_rank = {str(rank): {"requests": 0, **TokenShare().section()} for rank in range(plan.dp_size)}
     section = {
-        **_share_section(len(plan.turns), plan.total),
+        "requests": len(plan.turns),
+        **plan.total.section(),
         "groups": shares(lambda each: each.group, group_name),
         "dp": {} if plan.range else by_rank | shares(lambda each: each.dp_rank),
         "turns": shares(lambda each: each.turn),
@@ -323,15 +325,6 @@ def theory_section(plan: ConversationPlan) -> dict[str, Any]:
     if plan.range is not None:
         section["range"] = {"least_hit_tokens": plan.range.least, "most_hit_tokens": plan.range.most}
     return section
-
-
-def _share_section(requests: int, share: TokenShare) -> dict[str, Any]:
-    return {
-        "requests": requests,
-        "input_tokens": share.total,
-        "hit_tokens": share.shared,
-        "hit_rate": share.rate,
-    }
 
 
 def _column(plan: ConversationPlan, value: Callable[[PlannedTurn], int]) -> Any:

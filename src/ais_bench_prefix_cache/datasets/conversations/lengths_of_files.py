@@ -19,6 +19,7 @@ from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.findings import shown
 from ais_bench_prefix_cache.foundation.regular_files import open_regular
 from ais_bench_prefix_cache.foundation.row_files import BadRow, RowFile
+from ais_bench_prefix_cache.foundation.row_texts import has_half_character, texts_in
 from ais_bench_prefix_cache.kvcache.block_hash import BlockHash
 
 _LISTS = ("conversations", "messages")
@@ -221,12 +222,11 @@ def _message(name: str, message: Any) -> Iterator[Message]:
         for keys in (_ROLES, _TEXTS)
     )
     if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict)]
-        content = "\n".join(part for part in parts if isinstance(part, str))
+        content = "\n".join(texts_in(content))
     if not isinstance(role, str) or not isinstance(content, str):
         allowed = f"an object with {' or '.join(_ROLES)}, and {' or '.join(_TEXTS)}, which are texts"
         raise BadRow(Code.BAD_PROMPT, f"{name} holds {shown(message)}", allowed)
-    if any("\ud800" <= character <= "\udfff" for character in content):
+    if has_half_character(content):
         raise BadRow(Code.BAD_PROMPT, f"{name} holds half of a character (a lone surrogate)")
     if content:
         yield "answer" if role in _ANSWER_ROLES else "system" if role in _SYSTEM_ROLES else "message", content

@@ -237,20 +237,11 @@ def _theory_section(plan: Plan) -> dict[str, Any]:
     groups = _shares(plan.group, plan, plan.group_count)
     ranks = _shares(plan.dp_rank, plan, plan.dp_size) if plan.mode == "cold" else []
     return {
-        "input_tokens": total.total,
-        "hit_tokens": total.shared,
-        "hit_rate": total.rate,
-        "groups": {group_name(number): _share_section(*each) for number, each in enumerate(groups)},
-        "dp": {str(rank): _share_section(*each) for rank, each in enumerate(ranks)},
-    }
-
-
-def _share_section(requests: int, share: TokenShare) -> dict[str, Any]:
-    return {
-        "requests": requests,
-        "input_tokens": share.total,
-        "hit_tokens": share.shared,
-        "hit_rate": share.rate,
+        **total.section(),
+        "groups": {
+            group_name(number): {"requests": each, **share.section()} for number, (each, share) in enumerate(groups)
+        },
+        "dp": {str(rank): {"requests": each, **share.section()} for rank, (each, share) in enumerate(ranks)},
     }
 
 

@@ -177,16 +177,12 @@ class TraceLedger(Ledger):
 
     def _theory(self) -> dict[str, Any]:
         return {
-            **_share_section(sum(self._shares, TokenShare())),
-            "dp": {str(rank): _share_section(share) for rank, share in enumerate(self._shares)},
+            **sum(self._shares, TokenShare()).section(),
+            "dp": {str(rank): share.section() for rank, share in enumerate(self._shares)},
         }
 
 
 _LARGEST = (1 << 63) - 1
-
-
-def _share_section(share: TokenShare) -> dict[str, Any]:
-    return {"input_tokens": share.total, "hit_tokens": share.shared, "hit_rate": share.rate}
 
 
 class TraceDeepCheck(DeepCheck):

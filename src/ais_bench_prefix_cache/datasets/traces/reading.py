@@ -28,7 +28,7 @@ from ais_bench_prefix_cache.foundation.errors import ArtifactError
 from ais_bench_prefix_cache.foundation.findings import shown
 from ais_bench_prefix_cache.foundation.regular_files import open_regular
 from ais_bench_prefix_cache.foundation.row_files import BadRow, RowFile
-from ais_bench_prefix_cache.foundation.row_texts import USUAL_FIELDS, field_value, find_field
+from ais_bench_prefix_cache.foundation.row_texts import USUAL_FIELDS, field_value, find_field, has_half_character
 from ais_bench_prefix_cache.kvcache.block_hash import MAX_TOKEN_ID, ExtraKeys, MultimodalItem, block_hashes
 from ais_bench_prefix_cache.kvcache.trace_replay import TraceRequest
 
@@ -172,7 +172,7 @@ class _Reader:
             )
         value = field_value(row, name)
         if isinstance(value, str) and name not in ID_FIELDS:
-            if any("\ud800" <= character <= "\udfff" for character in value):
+            if has_half_character(value):
                 raise BadRow(Code.BAD_PROMPT, f"{name} holds half of a character (a lone surrogate)")
             return value
         if isinstance(value, list) and all(type(each) is int for each in value):
